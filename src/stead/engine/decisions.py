@@ -1,0 +1,88 @@
+"""Decisions: what the engine wants done.
+
+Rule: a decision is plain and complete, and equal facts give equal decisions in an equal order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stead.asks import AskId, GroupId
+from stead.engine.reasons import Reason
+from stead.nodes import NodeId
+from stead.taints import Taint
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Nodes refused for one reason. `nodes` are those it takes the blame for (the first reason in blame
+    order does, so that counts add up); `alone` are those for which it is the only obstacle."""
+
+    reason: Reason
+    nodes: int
+    alone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Run the ask on the node. `choice` is the index of the choice taken."""
+
+    ask: AskId
+    node: NodeId
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlaced:
+    """Run the members of the group on these nodes, all or none. `alternative` is the one taken; members
+    that were placed before and still are do not appear."""
+
+    group: GroupId
+    alternative: int
+    members: tuple[tuple[AskId, NodeId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing fits these equal asks (or this group) now. Said once, and again when the reasons change.
+
+    `refusals` hold the reasons of the first choice that is feasible in principle (or of the first).
+    """
+
+    asks: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnknown:
+    """Refused at once: every node id it insists on is not alive."""
+
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """Refused: it waited until its deadline; `refusals` say why it waited."""
+
+    deadline: float
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The ask or group (`id`) will not be placed, and the engine has forgotten it."""
+
+    id: str
+    cause: NodeUnknown | DeadlinePassed
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """End this work: its node has a no-execute taint that it does not tolerate (any longer)."""
+
+    ask: AskId
+    node: NodeId
+    taint: Taint
+
+
+Decision = Placed | GroupPlaced | Waiting | Refused | Evicted

@@ -1,0 +1,24 @@
+"""What stead says when it is given something it cannot use.
+
+Rule: a message is one sentence that names the bad part and shows a good value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class Invalid(ValueError):
+    """The user's input cannot mean anything; the message is one sentence for the user."""
+
+
+class Unsupported(Invalid):
+    """The input is well formed, but asks for something this build of stead cannot do."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'zone'?)`` when `word` is close to a known one, else the empty string."""
+    by_folded = {name.lower().replace("_", "-"): name for name in sorted(known)}
+    close = get_close_matches(word.lower().replace("_", "-"), by_folded, n=1, cutoff=0.7)
+    return f" (did you mean {by_folded[close[0]]!r}?)" if close and by_folded[close[0]] != word else ""

@@ -1,0 +1,300 @@
+"""The label language: what a label is, and what may be required of one.
+
+Rule: every operator of every dialect (the seeds, Ray, Kubernetes) becomes one canonical
+`Requirement`, and requirements combine only as OR-ed terms of AND-ed requirements. The algebra here
+has no odd corners: an empty term matches everything and a selector without terms matches nothing.
+Dialects whose corners differ are translated where they are read, never here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from stead.errors import Invalid
+
+NAME_LENGTH_MAX = 63
+PREFIX_LENGTH_MAX = 253
+VALUE_LENGTH_MAX = 63
+
+NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID = "node_id", "node_ip", "node_name", "ray.io/node-id"
+NODE_ID_KEYS = frozenset({NODE_ID, RAY_NODE_ID})
+"""Label keys that name one node, on every node."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
+_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_BAD_CHARACTER = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
+
+
+def check_key(key: object, what: str = "label key") -> str:
+    """`key` itself if Kubernetes would take it as a label key: ``zone`` or ``example.com/zone``."""
+    if not isinstance(key, str) or not key:
+        raise Invalid(f"{what} {key!r} must be a non-empty string, for example 'zone' or 'example.com/zone'")
+    prefix, slash, name = key.rpartition("/")
+    if slash and (len(prefix) > PREFIX_LENGTH_MAX or not _PREFIX.fullmatch(prefix)):
+        raise Invalid(
+            f"{what} {key!r} has the prefix {prefix!r}, which must be a lowercase DNS name of at most "
+            f"{PREFIX_LENGTH_MAX} characters, for example 'example.com/zone'"
+        )
+    if len(name) > NAME_LENGTH_MAX:
+        raise Invalid(
+            f"{what} {key!r} has a name of {len(name)} characters, but at most {NAME_LENGTH_MAX} are "
+            f"allowed, for example 'example.com/zone'"
+        )
+    if not _NAME.fullmatch(name):
+        raise Invalid(f"{what} {key!r} {_what_is_wrong(name)}, for example 'zone' or 'example.com/zone'")
+    return key
+
+
+def check_value(value: object, what: str = "label value") -> str:
+    """`value` itself if Kubernetes would take it as a label value; the empty string is one."""
+    if not isinstance(value, str):
+        raise Invalid(f"{what} {value!r} must be a string, for example {_as_text(value)!r}")
+    if len(value) > VALUE_LENGTH_MAX:
+        raise Invalid(
+            f"{what} {value!r} has {len(value)} characters, but at most {VALUE_LENGTH_MAX} are allowed, "
+            f"for example {value[:20].strip('._-')!r}"
+        )
+    if value and not _NAME.fullmatch(value):
+        raise Invalid(f"{what} {value!r} {_what_is_wrong(value)}, for example 'us-west4-a'")
+    return value
+
+
+def _what_is_wrong(name: str) -> str:
+    bad = _BAD_CHARACTER.search(name)
+    if bad:
+        return f"contains {bad.group()!r}, but only letters, digits, '-', '_' and '.' are allowed"
+    return "must begin and end with a letter or digit"
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else "A100"
+
+
+def integer(text: str) -> int | None:
+    """A label value as Kubernetes reads numbers: an int64 in base 10, or None."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None
+
+
+class Labels(Mapping[str, str]):
+    """An immutable, hashable map of labels that always iterates in key order.
+
+    Made from outside input by `Labels.checked`; the plain constructor trusts its caller.
+    """
+
+    __slots__ = ("_hash", "_map")
+
+    def __init__(self, pairs: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        self._map: dict[str, str] = dict(sorted(dict(pairs).items()))
+        self._hash: int | None = None
+
+    @classmethod
+    def checked(cls, pairs: Mapping[Any, Any]) -> Labels:
+        """The same, after checking every key and value against Kubernetes' label syntax."""
+        if not isinstance(pairs, Mapping):
+            raise Invalid(f"labels must be a map such as {{'zone': 'us-west4-a'}}, not {pairs!r}")
+        for key, value in pairs.items():
+            check_key(key)
+            check_value(value, f"the value of label {key!r},")
+        return cls(pairs)
+
+    def changed(self, changes: Mapping[str, str], removed: Iterable[str] = ()) -> Labels:
+        """A copy with some labels set and some removed."""
+        gone = frozenset(removed)
+        return Labels({**{k: v for k, v in self._map.items() if k not in gone}, **changes})
+
+    def __getitem__(self, key: str) -> str:
+        return self._map[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._map.get(key, default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._map)
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(tuple(self._map.items()))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Labels) and self._map == other._map)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Labels, (self._map,))
+
+    def __repr__(self) -> str:
+        return f"Labels({self._map!r})"
+
+    def __str__(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self._map.items())
+
+
+EMPTY = Labels()
+
+
+class Operator(StrEnum):
+    """How a requirement was, or could have been, written."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+    GT = "Gt"
+    LT = "Lt"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What one label of a node (or of other work) must be, in the one canonical form.
+
+    A present value matches when it is in `values` (or is not, with `complement`) and lies between
+    `greater` and `less`, both exclusive; an absent label matches when `absent` says so.
+    """
+
+    key: str
+    values: frozenset[str]
+    complement: bool
+    absent: bool
+    greater: int | None = None
+    less: int | None = None
+
+    @staticmethod
+    def is_in(key: str, *values: str) -> Requirement:
+        return Requirement(key, frozenset(values), complement=False, absent=False)
+
+    @staticmethod
+    def not_in(key: str, *values: str) -> Requirement:
+        return Requirement(key, frozenset(values), complement=True, absent=True)
+
+    @staticmethod
+    def exists(key: str) -> Requirement:
+        return Requirement(key, frozenset(), complement=True, absent=False)
+
+    @staticmethod
+    def does_not_exist(key: str) -> Requirement:
+        return Requirement(key, frozenset(), complement=False, absent=True)
+
+    @staticmethod
+    def greater_than(key: str, number: int) -> Requirement:
+        return Requirement(key, frozenset(), complement=True, absent=False, greater=number)
+
+    @staticmethod
+    def less_than(key: str, number: int) -> Requirement:
+        return Requirement(key, frozenset(), complement=True, absent=False, less=number)
+
+    @property
+    def operator(self) -> Operator:
+        """The operator this is the canonical form of."""
+        if self.greater is not None:
+            return Operator.GT
+        if self.less is not None:
+            return Operator.LT
+        if self.complement:
+            return Operator.NOT_IN if self.absent else Operator.EXISTS
+        return Operator.DOES_NOT_EXIST if self.absent else Operator.IN
+
+    def accepts(self, value: str) -> bool:
+        """Whether a label that is present with this value satisfies the requirement."""
+        if self.greater is not None or self.less is not None:
+            number = integer(value)
+            if number is None:
+                return False
+            if self.greater is not None and number <= self.greater:
+                return False
+            if self.less is not None and number >= self.less:
+                return False
+        return (value in self.values) != self.complement
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        value = labels.get(self.key)
+        return self.absent if value is None else self.accepts(value)
+
+    def __str__(self) -> str:
+        """A form that the selector language reads back: ``gpu_type in {A100, P100}``."""
+        match self.operator:
+            case Operator.IN:
+                return f"{self.key} in {_braced(self.values)}"
+            case Operator.NOT_IN:
+                return f"{self.key} not in {_braced(self.values)}"
+            case Operator.EXISTS:
+                return self.key
+            case Operator.DOES_NOT_EXIST:
+                return f"not {self.key}"
+            case Operator.GT:
+                return f"{self.key} > {self.greater}"
+            case Operator.LT:
+                return f"{self.key} < {self.less}"
+
+
+def _braced(values: Iterable[str]) -> str:
+    return "{" + ", ".join(value or '""' for value in sorted(values)) + "}"
+
+
+Term = tuple[Requirement, ...]
+"""Requirements that must all hold. The empty term holds everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Terms of which at least one must hold."""
+
+    terms: tuple[Term, ...]
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "terms", tuple(dict.fromkeys(tuple(dict.fromkeys(t)) for t in self.terms)))
+        object.__setattr__(self, "_hash", hash(self.terms))
+
+    @staticmethod
+    def all_of(*requirements: Requirement) -> Selector:
+        return Selector((requirements,))
+
+    @staticmethod
+    def any_of(*requirements: Requirement) -> Selector:
+        return Selector(tuple((requirement,) for requirement in requirements))
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return any(all(requirement.matches(labels) for requirement in term) for term in self.terms)
+
+    def __and__(self, other: Selector) -> Selector:
+        """Both selectors hold; terms are distributed, so the result is again an OR of ANDs."""
+        return Selector(tuple(mine + theirs for mine in self.terms for theirs in other.terms))
+
+    def __or__(self, other: Selector) -> Selector:
+        return Selector(self.terms + other.terms)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(requirement.key for term in self.terms for requirement in term)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A hash of strings holds only in the process that computed it, so it never travels.
+        return (Selector, (self.terms,))
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "nowhere"
+        if () in self.terms:
+            return "anywhere"
+        terms = [" and ".join(map(str, term)) for term in self.terms]
+        return " or ".join(f"({t})" if len(terms) > 1 and " and " in t else t for t in terms)
+
+
+ANYWHERE = Selector(((),))
+NOWHERE = Selector(())

@@ -1,0 +1,70 @@
+"""Places where work can run: a Node, and the NodeTemplate of one that could be bought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stead.errors import Invalid
+from stead.labels import EMPTY, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels
+from stead.resources import NOTHING, Resources
+from stead.taints import Taint
+
+NodeId = str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One place. `labels` are the user's; the identity labels of `all_labels` come from the fields."""
+
+    id: NodeId
+    capacity: Resources = NOTHING
+    labels: Labels = EMPTY
+    taints: tuple[Taint, ...] = ()
+    ip: str = ""
+    name: str = ""
+    draining: bool = False
+
+    @staticmethod
+    def of(
+        id: str,
+        capacity: Mapping[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        taints: Iterable[Taint] = (),
+        *,
+        ip: str = "",
+        name: str = "",
+        draining: bool = False,
+    ) -> Node:
+        """A node from what a user writes, checked."""
+        if not isinstance(id, str) or not id:
+            raise Invalid(f"node id {id!r} must be a non-empty string, for example 'node-1'")
+        checked = Labels.checked(labels or {})
+        for key in (NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID):
+            if key in checked:
+                raise Invalid(f"label {key!r} is set by stead on every node; choose another key, for example 'zone'")
+        return Node(id, Resources.of(capacity), checked, tuple(dict.fromkeys(taints)), ip, name, draining)
+
+    @property
+    def all_labels(self) -> Labels:
+        """The user's labels and the identity labels that every node has."""
+        identity = {NODE_ID: self.id, RAY_NODE_ID: self.id}
+        if self.ip:
+            identity[NODE_IP] = self.ip
+        if self.name:
+            identity[NODE_NAME] = self.name
+        return Labels({**self.labels, **identity})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTemplate:
+    """A kind of node that could be bought."""
+
+    name: str
+    capacity: Resources = NOTHING
+    labels: Labels = EMPTY
+    taints: tuple[Taint, ...] = ()
+    count_min: int = 0
+    count_max: int = 0
+    price: float = 0.0
