@@ -49,12 +49,19 @@ class Node:
     @property
     def all_labels(self) -> Labels:
         """The user's labels and the identity labels that every node has."""
-        identity = {NODE_ID: self.id, RAY_NODE_ID: self.id}
-        if self.ip:
-            identity[NODE_IP] = self.ip
-        if self.name:
-            identity[NODE_NAME] = self.name
-        return Labels({**self.labels, **identity})
+        identity = {NODE_ID: self.id, RAY_NODE_ID: self.id, NODE_IP: self.ip, NODE_NAME: self.name}
+        return Labels({**self.labels, **{key: value for key, value in identity.items() if value}})
+
+    def label(self, key: str) -> str | None:
+        """One of `all_labels`, or None."""
+        if key == NODE_ID or key == RAY_NODE_ID:
+            return self.id
+        if key == NODE_IP and self.ip:
+            return self.ip
+        if key == NODE_NAME and self.name:
+            return self.name
+        found: str | None = self.labels.get(key)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

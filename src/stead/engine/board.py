@@ -1,0 +1,148 @@
+"""The board: nodes, placed work, and how every shape stands to them; one move at a time.
+
+Rule: `place` and `lift` are the only moves. Each keeps amounts, indexes and standings true together,
+and each can be undone by the other, so a plan can be tried on the board itself and taken back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stead.asks import Ask, AskId, GroupId
+from stead.engine.fleet import Fleet, Nodes, as_flags
+from stead.engine.policies import Dice, policies
+from stead.engine.rules import Hold, World, allowed
+from stead.engine.shapes import Demand, Shape, Standing, shares
+from stead.engine.sharing import Sheet
+from stead.engine.waiting import Entry
+from stead.engine.work import Placement, Work
+from stead.nodes import NodeId
+
+STANDINGS_MAX = 128
+SHAPES_IDLE_MAX = 4096
+TOUCHED_MAX = 1_000_000
+
+
+class Board:
+    def __init__(self, hybrid_threshold: float, seed: int) -> None:
+        self.world = World(Fleet(), Work())
+        self.dice = Dice(seed)
+        self._policies = policies(hybrid_threshold)
+        self._shapes: Sheet[tuple[object, ...], Shape] = Sheet()
+        self._standings: OrderedDict[Demand, Standing] = OrderedDict()
+        self._turn = 0
+
+    def fork(self) -> Board:
+        twin = Board.__new__(Board)
+        twin.world = World(self.world.fleet.fork(), self.world.work.fork(), self.world.hold)
+        twin.dice = Dice(self.dice.state)
+        twin._policies, twin._shapes = self._policies, self._shapes.fork()
+        twin._standings, twin._turn = OrderedDict(), self._turn
+        return twin
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.world.fleet
+
+    @property
+    def work(self) -> Work:
+        return self.world.work
+
+    def next_turn(self) -> int:
+        self._turn += 1
+        return self._turn
+
+    # -- shapes
+
+    def shape_of(self, ask: Ask) -> Shape:
+        """The one shape of all equal asks, compiled when first seen."""
+        key = ask.shape_key
+        shape = self._shapes.map.get(key)
+        if shape is None:
+            shape = Shape(ask, self._policies[ask.policy], self.next_turn())
+            self._shapes.write()[key] = shape
+        return shape
+
+    def tidy(self, in_use: Iterable[Shape]) -> bool:
+        """Drop what was compiled for shapes that nothing waits with, once there are many of them.
+
+        Dropped shapes and indexes are made again when needed; the caller has to wake what waits.
+        """
+        keep = {shape.key: shape for shape in in_use}
+        if len(self._shapes.map) <= 2 * len(keep) + SHAPES_IDLE_MAX:
+            return False
+        self._shapes = Sheet(keep)
+        self._standings.clear()
+        self.work.forget_indexes(self.fleet)
+        return True
+
+    def standing(self, demand: Demand) -> Standing:
+        """How the demand stands to all nodes, up to date."""
+        if len(self.fleet.touched) > TOUCHED_MAX:
+            self.fleet.touched.clear()
+            self._standings.clear()
+        standing = self._standings.get(demand)
+        if standing is None:
+            standing = self._standings[demand] = Standing(demand)
+            if len(self._standings) > STANDINGS_MAX:
+                self._standings.popitem(last=False)
+        else:
+            self._standings.move_to_end(demand)
+        standing.refresh(self.world)
+        return standing
+
+    def hopes(self, demand: Demand) -> Nodes:
+        """The nodes that refuse it for nothing but amounts that may become free."""
+        return self.standing(demand).nodes & allowed((demand.rules.could_fit,), self.world)
+
+    def emptiest(self, demand: Demand, nodes: Nodes) -> int:
+        """The least loaded of these nodes: the one where waiting for room is likely to be shortest."""
+        where = np.flatnonzero(as_flags(nodes, self.fleet.size))
+        loads = np.zeros(len(where), np.int64)
+        for resource, need in demand.needs:
+            amount = self.fleet.amount(resource)
+            total = amount.total[where]
+            np.maximum(loads, shares(total - amount.free[where] + need, total), out=loads)
+        return int(where[loads.argmin()])
+
+    # -- moves
+
+    def place(
+        self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
+    ) -> Placement:
+        held = self.fleet.take(row, demand.needs)
+        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group)
+        self.work.add(self.fleet, placement)
+        return placement
+
+    def place_many(self, demand: Demand, entries: Sequence[Entry], rows: list[int]) -> None:
+        """Place the first asks of `entries` on `rows`, one each, all with this demand."""
+        if demand.on_devices:
+            for entry, row in zip(entries, rows, strict=False):
+                self.place(entry.item, demand, row, entry.moment, entry.turn)  # type: ignore[arg-type]  # shapes queue asks
+            return
+        self.fleet.take_many(rows, demand.needs)
+        for entry, row in zip(entries, rows, strict=False):
+            self.work.add(self.fleet, Placement(entry.item, row, demand.index, (), entry.moment, entry.turn, None))  # type: ignore[arg-type]
+
+    def lift(self, id: AskId) -> Placement:
+        """Take a placed ask off the board."""
+        placement = self.work.remove(self.fleet, id)
+        needs = placement.ask.choices[placement.choice].resources.items()
+        self.fleet.give(placement.row, needs, placement.held)
+        return placement
+
+    def set_hold(self, hold: Hold | None) -> None:
+        self.world.hold = hold
+        self.fleet.bump(("reserved", ""), news=hold is None)
+
+    # -- reading
+
+    def node_id(self, row: int) -> NodeId:
+        return self.fleet.nodes.map[row].id
+
+    def candidates(self, shape: Shape) -> tuple[tuple[NodeId, ...], ...]:
+        return tuple(self.fleet.ids(self.standing(demand).candidates()) for demand in shape.demands)

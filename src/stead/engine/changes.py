@@ -1,0 +1,337 @@
+"""The smallest change that would make an ask fit.
+
+Rule: a change is a set of edits, and smaller means fewer edits; among equally small ones the order of
+the `Edit` classes below decides, then how many nodes it opens. Every change that is offered has been
+made on a fork and seen to work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stead.asks import Affinity, Ask, Choice, Spread
+from stead.engine.board import Board
+from stead.engine.fleet import Nodes, rows_of
+from stead.engine.reasons import (
+    Draining,
+    LacksLabel,
+    NeverFits,
+    NoAlternativeHolds,
+    NotNear,
+    NoTermMatches,
+    Reason,
+    ShortOf,
+    Skewed,
+    Tainted,
+    TooNear,
+)
+from stead.engine.shapes import Demand
+from stead.labels import ANYWHERE, NODE_IP, NODE_NAME, NODE_ID_KEYS, Operator, Requirement, Selector
+from stead.nodes import NodeId
+from stead.resources import Resources
+from stead.taints import Taint, Toleration
+
+SIGNATURES_TRIED_MAX = 24
+VALUES_TRIED_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerate:
+    """The ask tolerates this taint."""
+
+    taint: Taint
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """The requirement lets one more value in."""
+
+    requirement: Requirement
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The ask gives up a requirement, a selector, an affinity (or all alternatives of them), a spread."""
+
+    what: Requirement | Selector | Affinity | Spread | tuple[tuple[Affinity, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FreeUp:
+    """So many units of a resource become free on the node."""
+
+    node: NodeId
+    resource: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddCapacity:
+    """The node gets so many units more of a resource (and enough of it is free)."""
+
+    node: NodeId
+    resource: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddLabel:
+    """The node gets a label, or another value of it."""
+
+    node: NodeId
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """The node takes work again."""
+
+    node: NodeId
+
+
+Edit = Tolerate | Widen | Drop | FreeUp | AddCapacity | AddLabel | Uncordon
+_ORDER: tuple[type, ...] = (Tolerate, Widen, Drop, FreeUp, AddCapacity, AddLabel, Uncordon)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Edits that together make the ask fit; `nodes` is how many nodes would then take it."""
+
+    edits: tuple[Edit, ...]
+    nodes: int
+    choice: int = 0
+
+    @property
+    def size(self) -> tuple[int, list[int], int]:
+        return len(self.edits), sorted(_ORDER.index(type(edit)) for edit in self.edits), -self.nodes
+
+
+def smallest_change(board: Board, ask: Ask, refused: Sequence[Sequence[tuple[Reason, Nodes]]]) -> Change | None:
+    """The smallest change for an ask that nothing fits; `refused` are the refused sets of each choice."""
+    best: Change | None = None
+    for index, sets in enumerate(refused):
+        found = _Search(board, ask, index, sets).run()
+        if found is not None and (best is None or found.size < best.size):
+            best = found
+    return best
+
+
+class _Search:
+    """One choice of one ask. Nodes with the same obstacles (a *signature*) are looked at together."""
+
+    def __init__(self, board: Board, ask: Ask, index: int, sets: Sequence[tuple[Reason, Nodes]]) -> None:
+        self.board, self.ask, self.index, self.sets = board, ask, index, sets
+        self.demand: Demand = board.shape_of(ask).demands[index]
+
+    def run(self) -> Change | None:
+        best: Change | None = None
+        for count, (fewest, reasons, nodes) in enumerate(self._signatures()):
+            if count >= SIGNATURES_TRIED_MAX or (best is not None and fewest > len(best.edits)):
+                break
+            for edits in self._proposals(reasons, nodes, fewest):
+                change = self._verified(edits)
+                if change is not None and (best is None or change.size < best.size):
+                    best = change
+        return best
+
+    def _signatures(self) -> list[tuple[int, tuple[Reason, ...], Nodes]]:
+        """(fewest edits that could do, obstacles, nodes with just these), the most promising first."""
+        fleet = self.board.fleet
+        left, found = [((), fleet.alive)], []
+        for reason, nodes in self.sets:
+            split: list[tuple[tuple[Reason, ...], Nodes]] = []
+            for reasons, group in left:
+                if group & nodes:
+                    split.append(((*reasons, reason), group & nodes))
+                if group & ~nodes:
+                    split.append((reasons, group & ~nodes))
+            left = split  # type: ignore[assignment]  # the empty tuple is the only one without reasons
+        for reasons, group in left:
+            if reasons and all(isinstance(reason, _CURABLE) for reason in reasons):
+                found.append((self._fewest(reasons), reasons, group))
+        ranks = {reasons: sorted(_rank(reason) for reason in reasons) for _, reasons, _ in found}
+        return sorted(found, key=lambda item: (item[0], ranks[item[1]], -item[2].bit_count(), rows_of(item[2])[0]))
+
+    def _fewest(self, reasons: tuple[Reason, ...]) -> int:
+        """At least so many edits: one per obstacle, but one label on the node may cure several."""
+        keys = Counter(key for reason in reasons for key in _label_keys(reason))
+        return max(1, len(reasons) - sum(count - 1 for count in keys.values()))
+
+    def _proposals(self, reasons: tuple[Reason, ...], nodes: Nodes, fewest: int) -> Iterator[list[Edit]]:
+        row = self._representative(reasons, nodes)
+        edits = [self._cure(reason, row) for reason in reasons]
+        yield edits
+        if fewest < len(reasons):
+            yield from self._by_one_label(reasons, edits, row)
+
+    def _representative(self, reasons: tuple[Reason, ...], nodes: Nodes) -> int:
+        """The node with the smallest shortage, or whose labels are the most common among these nodes."""
+        fleet = self.board.fleet
+        rows = rows_of(nodes)
+        short = [reason for reason in reasons if isinstance(reason, ShortOf | NeverFits)]
+        if short:
+            where = np.array(rows)
+            lacking = np.zeros(len(rows), np.int64)
+            for reason in short:
+                amount = fleet.amount(reason.resource)
+                have = amount.fitting_total if isinstance(reason, NeverFits) else amount.fitting
+                lacking += np.maximum(reason.need - have(reason.need)[where], 0)
+            rows = where[lacking == lacking.min()].tolist()
+        keys = [r.requirement.key for r in reasons if isinstance(r, LacksLabel)]
+        if keys and len(rows) > 1:
+            values = [tuple(fleet.nodes.map[row].label(key) or "" for key in keys) for row in rows]
+            carried = [all(value) for value in values]
+            tally = Counter(values)
+            return min(zip(rows, values, carried, strict=True), key=lambda f: (not f[2], -tally[f[1]], f[1], f[0]))[0]
+        return rows[0]
+
+    def _cure(self, reason: Reason, row: int) -> Edit:
+        """One edit that removes one obstacle of one node."""
+        fleet = self.board.fleet
+        node = fleet.nodes.map[row]
+        match reason:
+            case Tainted(taint):
+                return Tolerate(taint)
+            case LacksLabel(requirement):
+                value = node.label(requirement.key)
+                if value is not None and requirement.operator in (Operator.IN, Operator.NOT_IN):
+                    return Widen(requirement, value)
+                return Drop(requirement)
+            case NoTermMatches(selector):
+                return Drop(selector)
+            case NotNear(affinity) | TooNear(affinity):
+                return Drop(affinity)
+            case NoAlternativeHolds(affinities):
+                return Drop(affinities)
+            case Skewed(spread):
+                return Drop(spread)
+            case ShortOf(resource, need):
+                return FreeUp(node.id, resource, fleet.amount(resource).lacking(row, need))
+            case NeverFits(resource, need):
+                return AddCapacity(node.id, resource, fleet.amount(resource).lacking_total(row, need))
+        return Uncordon(node.id)
+
+    def _by_one_label(self, reasons: tuple[Reason, ...], edits: list[Edit], row: int) -> Iterator[list[Edit]]:
+        """Let one new label value on the node cure every obstacle that speaks of its key."""
+        node = self.board.node_id(row)
+        keys = Counter(key for reason in reasons for key in _label_keys(reason))
+        for key, count in sorted(keys.items()):
+            if count < 2 or key in NODE_ID_KEYS or key in (NODE_IP, NODE_NAME):
+                continue
+            rest = [edit for edit, reason in zip(edits, reasons, strict=True) if key not in _label_keys(reason)]
+            for value in self._values_worth_trying(key):
+                yield [*rest, AddLabel(node, key, value)]
+
+    def _values_worth_trying(self, key: str) -> list[str]:
+        """Values that requirements name, values that nodes have, and numbers next to a bound."""
+        values = dict.fromkeys(sorted(self.board.fleet.domains(key)))
+        for term in self.demand.selector.terms:
+            for requirement in term:
+                if requirement.key == key:
+                    values.update(dict.fromkeys(sorted(requirement.values)))
+                    if requirement.greater is not None:
+                        values[str(requirement.greater + 1)] = None
+                    if requirement.less is not None:
+                        values[str(requirement.less - 1)] = None
+        values["new"] = None
+        return list(values)[-VALUES_TRIED_MAX:]
+
+    def _verified(self, edits: list[Edit]) -> Change | None:
+        """The change, if it works on a fork."""
+        board = self.board.fork()
+        ask = self.ask
+        for edit in dict.fromkeys(edits):
+            ask = self._made(board, ask, edit)
+        demand = board.shape_of(ask).demands[self.index]
+        nodes = board.standing(demand).candidates().bit_count()
+        return Change(tuple(dict.fromkeys(edits)), nodes, self.index) if nodes else None
+
+    def _made(self, board: Board, ask: Ask, edit: Edit) -> Ask:
+        """Make one edit: on the fork, or in the ask that is returned."""
+        match edit:
+            case Tolerate(taint):
+                covering = Toleration(taint.key, frozenset({taint.value}), complement=False, effect=taint.effect)
+                return replace(ask, tolerations=(*ask.tolerations, covering))
+            case Widen() | Drop():
+                return _loosened(ask, self.index, edit)
+            case FreeUp(node, resource, _):
+                need = dict(self.demand.needs)[resource]
+                board.fleet.free_up(board.fleet.rows.map[node], resource, need)
+            case AddCapacity(node, resource, amount):
+                row = board.fleet.rows.map[node]
+                capacity = board.fleet.nodes.map[row].capacity
+                board.fleet.set_capacity(row, Resources({**capacity, resource: capacity.get(resource) + amount}))
+            case AddLabel(node, key, value):
+                row = board.fleet.rows.map[node]
+                board.fleet.set_labels(row, board.fleet.nodes.map[row].labels.changed({key: value}))
+            case Uncordon(node):
+                board.fleet.set_draining(board.fleet.rows.map[node], False)
+        return ask
+
+
+_CURABLE = (
+    Tainted,
+    LacksLabel,
+    NoTermMatches,
+    NotNear,
+    TooNear,
+    NoAlternativeHolds,
+    Skewed,
+    ShortOf,
+    NeverFits,
+    Draining,
+)
+
+
+def _rank(reason: Reason) -> int:
+    """The order in which obstacles are preferred to be the ones removed."""
+    return _CURABLE.index(type(reason))
+
+
+def _label_keys(reason: Reason) -> frozenset[str]:
+    """Keys of node labels that the obstacle speaks of: another label on the node might cure it."""
+    match reason:
+        case LacksLabel(requirement):
+            return frozenset({requirement.key})
+        case NoTermMatches(selector):
+            return selector.keys
+        case NotNear(affinity) | TooNear(affinity):
+            return frozenset(affinity.topologies)
+        case NoAlternativeHolds(affinities):
+            return frozenset(key for term in affinities for affinity in term for key in affinity.topologies)
+        case Skewed(spread):
+            return frozenset({spread.topology})
+    return frozenset()
+
+
+def _loosened(ask: Ask, index: int, edit: Widen | Drop) -> Ask:
+    """The ask with one requirement widened or one wish given up."""
+    choice = ask.choices[index]
+    if isinstance(edit, Widen):
+        old = edit.requirement
+        values = old.values - {edit.value} if old.complement else old.values | {edit.value}
+        new = replace(old, values=values)
+        terms = tuple(tuple(new if r == old else r for r in term) for term in choice.selector.terms)
+        return _with_selector(ask, index, Selector(terms))
+    what = edit.what
+    if isinstance(what, Requirement):
+        terms = tuple(tuple(r for r in term if r != what) for term in choice.selector.terms)
+        return _with_selector(ask, index, Selector(terms))
+    if isinstance(what, Selector):
+        return _with_selector(ask, index, ANYWHERE)
+    if isinstance(what, Spread):
+        return replace(ask, spreads=tuple(spread for spread in ask.spreads if spread != what))
+    if isinstance(what, Affinity):
+        return replace(ask, affinities=tuple(tuple(a for a in term if a != what) for term in ask.affinities))
+    return replace(ask, affinities=())
+
+
+def _with_selector(ask: Ask, index: int, selector: Selector) -> Ask:
+    choice = Choice(ask.choices[index].resources, selector)
+    return replace(ask, choices=(*ask.choices[:index], choice, *ask.choices[index + 1 :]))

@@ -1,0 +1,154 @@
+"""Explanations: the same verdict that decided, as a value, and (through `wording`) as text.
+
+Rule: nothing here looks at a node by itself. Refusals come from the rules that decide, changes from
+`changes`, scores from the standing that chose; so an explanation cannot disagree with a decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stead.asks import Ask, AskId, Group
+from stead.engine import wording
+from stead.engine.board import Board
+from stead.engine.changes import Change, smallest_change
+from stead.engine.decisions import Refusal
+from stead.engine.fleet import Nodes
+from stead.engine.groups import GroupShape, Member, place_group
+from stead.engine.reasons import Reason, Reserved, ShortOf
+from stead.engine.shapes import REFUSED, Demand, Shape
+from stead.nodes import NodeId
+
+RUNNERS_UP_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How one choice stands to the cluster: refusal counts plus candidates are all live nodes."""
+
+    nodes: int
+    candidates: int
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What made a node better or worse than another. `load` is in 1/10000 of the node, with the ask on it."""
+
+    node: NodeId
+    preference: int
+    load: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an ask or group waits, what would let it in, or why it is where it is.
+
+    `verdicts` has one entry per choice; a group has one explanation per member of its first alternative
+    instead, and `together` says whether they would fit at the same time. For placed work `chosen` and
+    `runners_up` are scores as they would be decided now, with the ask itself taken away.
+    """
+
+    id: str
+    verdicts: tuple[Verdict, ...] = ()
+    change: Change | None = None
+    chosen: Score | None = None
+    runners_up: tuple[Score, ...] = ()
+    members: tuple[Explanation, ...] = ()
+    together: bool | None = None
+    policy: str = ""
+
+    @property
+    def fits(self) -> bool:
+        if self.members:
+            return bool(self.together)
+        return any(verdict.candidates for verdict in self.verdicts)
+
+    def __str__(self) -> str:
+        return wording.explanation(self)
+
+
+def refused_sets(board: Board, demand: Demand) -> list[tuple[Reason, Nodes]]:
+    """Every reason that refuses a node, with the nodes, in blame order; sets may overlap."""
+    found = []
+    for rule in demand.rules.in_blame_order:
+        for reason, nodes in rule.refusals(board.world):
+            if nodes:
+                found.append((reason, nodes))
+    return found
+
+
+def verdict(board: Board, sets: Sequence[tuple[Reason, Nodes]]) -> Verdict:
+    """Blame each refused node on the first reason, and count for whom each reason is the only one."""
+    alive = board.fleet.alive
+    once = more = 0
+    for _, nodes in sets:
+        more |= once & nodes
+        once |= nodes
+    blamed, refusals = 0, []
+    for reason, nodes in sets:
+        refusals.append(Refusal(reason, (nodes & ~blamed).bit_count(), (nodes & ~more).bit_count()))
+        blamed |= nodes
+    return Verdict(alive.bit_count(), (alive & ~blamed).bit_count(), tuple(refusals))
+
+
+def telling_refusals(board: Board, shape: Shape) -> tuple[Refusal, ...]:
+    """The refusals of the first choice that only has to wait for room, or of the first choice."""
+    verdicts = [verdict(board, refused_sets(board, demand)) for demand in shape.demands]
+    return telling(verdicts).refusals
+
+
+def telling(verdicts: Sequence[Verdict]) -> Verdict:
+    for found in verdicts:
+        if any(r.alone and isinstance(r.reason, ShortOf | Reserved) for r in found.refusals):
+            return found
+    return verdicts[0]
+
+
+def explain_waiting(board: Board, ask: Ask) -> Explanation:
+    shape = board.shape_of(ask)
+    sets = [refused_sets(board, demand) for demand in shape.demands]
+    verdicts = tuple(verdict(board, found) for found in sets)
+    if any(found.candidates for found in verdicts):
+        return Explanation(ask.id, verdicts, policy=ask.policy)
+    return Explanation(ask.id, verdicts, smallest_change(board, ask, sets), policy=ask.policy)
+
+
+def explain_placed(board: Board, id: AskId) -> Explanation:
+    """Why this node: decided again without the ask, the scores of its node and of the runners-up."""
+    twin = board.fork()
+    placement = twin.lift(id)
+    shape = twin.shape_of(placement.ask)
+    demand = shape.demands[placement.choice]
+    standing = twin.standing(demand)
+    order = np.argsort(standing.keys, kind="stable")[: RUNNERS_UP_MAX + 1].tolist()
+    rows = [row for row in order if row != placement.row and standing.keys.item(row) != REFUSED]
+    verdicts = tuple(verdict(twin, refused_sets(twin, each)) for each in shape.demands)
+
+    def score(row: int) -> Score:
+        return Score(twin.node_id(row), *standing.score(twin.fleet, row))
+
+    runners_up = tuple(score(row) for row in rows[:RUNNERS_UP_MAX])
+    return Explanation(id, verdicts, chosen=score(placement.row), runners_up=runners_up, policy=placement.ask.policy)
+
+
+def explain_group(board: Board, group: Group) -> Explanation:
+    """Each member of the first alternative by itself, and whether all of them fit at once."""
+    twin = board.fork()
+    placed = board.work.placements.map
+    asks = [member for member in group.alternatives[0] if member.id not in placed]
+    beside = [placed[member.id].row for member in group.alternatives[0] if member.id in placed]
+    members = [Member(ask, twin.shape_of(ask)) for ask in asks]
+    shape = GroupShape(group, twin, 0)
+    together = place_group(twin, group.id, members, shape.strategies, beside)
+    by_shape: dict[Shape, Explanation] = {}
+    explanations = []
+    for member in members:
+        if member.shape not in by_shape:
+            by_shape[member.shape] = explain_waiting(board, member.ask)
+        same = by_shape[member.shape]
+        explanations.append(Explanation(member.ask.id, same.verdicts, same.change, policy=same.policy))
+    return Explanation(group.id, members=tuple(explanations), together=together, policy=group.strategy)

@@ -1,0 +1,541 @@
+"""The Fleet: all nodes, as columns.
+
+Rule: a node is a row, and a set of nodes is a Python int used as a bitset over rows (`Nodes`):
+immutable, hashable, free to share. Amounts are numpy int64 columns in units of 1/10000. Every change
+goes through a method here, which bumps the version of the columns it touched: those versions are the
+cache keys of masks and the wake-up calls of waiting work.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stead.engine.sharing import Sheet, Shelf
+from stead.labels import NODE_ID_KEYS, Labels, Requirement, Selector
+from stead.nodes import Node, NodeId
+from stead.resources import DEVICES, UNIT, Resources
+from stead.taints import Taint
+
+Nodes = int
+"""A set of nodes: bit r is row r."""
+
+Amounts = NDArray[np.int64]
+Column = tuple[str, object]
+"""What a rule may read: ("label", key), ("taints", ""), ("free", resource), ("work", matching)..."""
+
+NODES: Column = ("nodes", "")
+DRAINING: Column = ("draining", "")
+TAINTS: Column = ("taints", "")
+RESERVED: Column = ("reserved", "")
+
+DeviceShares = tuple[tuple[int, int], ...]
+"""(device index, units) pairs that a placed ask holds of one device resource."""
+
+SPARSE_MAX = 16
+ROWS_MIN = 64
+
+
+def rows_of(nodes: Nodes) -> list[int]:
+    """The rows in a set, in order."""
+    if nodes.bit_count() <= SPARSE_MAX:
+        rows = []
+        while nodes:
+            low = nodes & -nodes
+            rows.append(low.bit_length() - 1)
+            nodes ^= low
+        return rows
+    return np.flatnonzero(as_flags(nodes, nodes.bit_length())).tolist()
+
+
+def as_flags(nodes: Nodes, size: int) -> NDArray[np.bool_]:
+    """The set as an array of booleans, one per row below `size`."""
+    packed = np.frombuffer(nodes.to_bytes((size + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(packed, bitorder="little", count=size).view(np.bool_)
+
+
+def from_flags(flags: NDArray[np.bool_]) -> Nodes:
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+class RowSet:
+    """Functions on the label index' entries: a tuple of rows while few, a bitset when many.
+
+    A label that is different on every node would otherwise cost a full-width bitset per node.
+    """
+
+    @staticmethod
+    def nodes(entry: tuple[int, ...] | Nodes | None) -> Nodes:
+        if entry is None:
+            return 0
+        if isinstance(entry, int):
+            return entry
+        nodes = 0
+        for row in entry:
+            nodes |= 1 << row
+        return nodes
+
+    @staticmethod
+    def with_row(entry: tuple[int, ...] | Nodes | None, row: int) -> tuple[int, ...] | Nodes:
+        if entry is None:
+            return (row,)
+        if isinstance(entry, tuple):
+            if len(entry) < SPARSE_MAX:
+                return (*entry, row)
+            entry = RowSet.nodes(entry)
+        return entry | 1 << row
+
+    @staticmethod
+    def without_row(entry: tuple[int, ...] | Nodes, row: int) -> tuple[int, ...] | Nodes:
+        if isinstance(entry, tuple):
+            return tuple(other for other in entry if other != row)
+        return entry & ~(1 << row)
+
+
+class Amount:
+    """One resource over all nodes: how much there is and how much is free.
+
+    For devices it also keeps the share of every device, and two views that answer "does it fit" in one
+    comparison: `whole` (units on wholly free devices) and `share` (the most that one device has free).
+    """
+
+    __slots__ = ("free", "share", "share_total", "shares", "shares_total", "total", "whole", "whole_total")
+
+    def __init__(self, size: int, devices: bool) -> None:
+        self.total: Amounts = np.zeros(size, np.int64)
+        self.free: Amounts = np.zeros(size, np.int64)
+        self.shares: Amounts | None = np.zeros((0, size), np.int64) if devices else None
+        self.shares_total: Amounts | None = np.zeros((0, size), np.int64) if devices else None
+        self.whole = self.share = self.free
+        self.whole_total = self.share_total = self.total
+        if devices:
+            self.whole, self.share = np.zeros(size, np.int64), np.zeros(size, np.int64)
+            self.whole_total, self.share_total = np.zeros(size, np.int64), np.zeros(size, np.int64)
+
+    def copy(self) -> Amount:
+        twin = Amount.__new__(Amount)
+        twin.total, twin.free = self.total.copy(), self.free.copy()
+        twin.shares, twin.shares_total = self.shares, self.shares_total
+        twin.whole = twin.share = twin.free
+        twin.whole_total = twin.share_total = twin.total
+        if self.shares is not None and self.shares_total is not None:
+            twin.shares, twin.shares_total = self.shares.copy(), self.shares_total.copy()
+            twin.whole, twin.share = self.whole.copy(), self.share.copy()
+            twin.whole_total, twin.share_total = self.whole_total.copy(), self.share_total.copy()
+        return twin
+
+    def grow(self, size: int) -> None:
+        for name in ("total", "free"):
+            setattr(self, name, _grown(getattr(self, name), size))
+        if self.shares is None or self.shares_total is None:
+            self.whole = self.share = self.free
+            self.whole_total = self.share_total = self.total
+            return
+        self.shares, self.shares_total = _grown(self.shares, size), _grown(self.shares_total, size)
+        for name in ("whole", "share", "whole_total", "share_total"):
+            setattr(self, name, _grown(getattr(self, name), size))
+
+    def fitting(self, need: int) -> Amounts:
+        """What to compare `need` with, now: a node fits where this is at least `need`."""
+        return self.share if need < UNIT else self.whole
+
+    def fitting_total(self, need: int) -> Amounts:
+        """The same for an empty node."""
+        return self.share_total if need < UNIT else self.whole_total
+
+    def room(self, row: int, need: int) -> int:
+        """How many asks of `need` units still fit on the node."""
+        if self.shares is None:
+            return max(0, int(self.free[row]) // need)
+        if need >= UNIT:
+            return int(self.whole[row]) // need
+        return sum(max(0, free) // need for free in self.shares[:, row].tolist())
+
+    def lacking(self, row: int, need: int) -> int:
+        """The least amount that has to become free on the node for `need` to fit."""
+        if self.shares is None or self.shares_total is None:
+            return max(0, need - int(self.free[row]))
+        if need < UNIT:
+            return max(0, need - int(self.share[row]))
+        whole = self.shares_total[:, row] == UNIT
+        in_use = sorted((UNIT - self.shares[:, row][whole]).tolist())
+        return sum(in_use[: need // UNIT])
+
+    def lacking_total(self, row: int, need: int) -> int:
+        """The least capacity that has to be added to the node for `need` to fit it at all, and then now."""
+        if self.shares is None:
+            return max(0, need - min(int(self.free[row]), int(self.total[row])))
+        have = int(self.fitting(need)[row])
+        missing = need - have if need >= UNIT else UNIT
+        # A device that is only partly there (capacity 1.5) becomes whole first.
+        return missing - int(self.total[row]) % UNIT if need >= UNIT else max(0, need - int(self.total[row]) % UNIT)
+
+    def free_up(self, row: int, need: int) -> None:
+        """Pretend that just enough became free on the node for `need` to fit (see `lacking`)."""
+        missing = self.lacking(row, need)
+        self.free[row] += missing
+        if self.shares is None or self.shares_total is None:
+            return
+        if need < UNIT:
+            self.shares[int(self.shares[:, row].argmax()), row] += missing
+        else:
+            whole = np.flatnonzero(self.shares_total[:, row] == UNIT)
+            emptiest = whole[np.argsort(UNIT - self.shares[whole, row], kind="stable")]
+            self.shares[emptiest[: need // UNIT], row] = UNIT
+        self._review(row)
+
+    def resize(self, row: int, total: int) -> None:
+        """The node now has `total` units; what is in use stays in use."""
+        self.free[row] += total - self.total[row]
+        self.total[row] = total
+        if self.shares is None or self.shares_total is None:
+            return
+        count = -(-total // UNIT)
+        if count > len(self.shares):
+            extra = np.zeros((count - len(self.shares), self.shares.shape[1]), np.int64)
+            self.shares = np.concatenate([self.shares, extra])
+            self.shares_total = np.concatenate([self.shares_total, extra])
+        new = np.zeros(len(self.shares), np.int64)
+        new[: total // UNIT] = UNIT
+        if total % UNIT:
+            new[total // UNIT] = total % UNIT
+        self.shares[:, row] += new - self.shares_total[:, row]
+        self.shares_total[:, row] = new
+        self.whole_total[row] = total // UNIT * UNIT
+        self.share_total[row] = min(total, UNIT)
+        self._review(row)
+
+    def take(self, row: int, need: int) -> DeviceShares:
+        """Use `need` units on the node; the devices they lie on, for `give`."""
+        self.free[row] -= need
+        if self.shares is None:
+            return ()
+        held = self._pick(row, need)
+        for device, units in held:
+            self.shares[device, row] -= units
+        self._review(row)
+        return held
+
+    def give(self, row: int, need: int, held: DeviceShares) -> None:
+        self.free[row] += need
+        if self.shares is None:
+            return
+        for device, units in held:
+            self.shares[device, row] += units
+        self._review(row)
+
+    def _pick(self, row: int, need: int) -> DeviceShares:
+        assert self.shares is not None and self.shares_total is not None
+        free = self.shares[:, row].tolist()
+        if need < UNIT:
+            fitting = [(amount, device) for device, amount in enumerate(free) if amount >= need]
+            if fitting:
+                return ((min(fitting)[1], need),)
+        else:
+            whole = [device for device, amount in enumerate(free) if amount == UNIT]
+            if len(whole) * UNIT >= need:
+                return tuple((device, UNIT) for device in whole[: need // UNIT])
+        # The cluster runs more than fits: it is right, so the fullest view of it is kept.
+        if not free:
+            return ()
+        return ((max(range(len(free)), key=lambda device: (free[device], -device)), need),)
+
+    def _review(self, row: int) -> None:
+        assert self.shares is not None and self.shares_total is not None
+        shares = self.shares[:, row]
+        self.share[row] = max(shares.max(initial=0), 0)
+        self.whole[row] = int(np.count_nonzero((shares == UNIT) & (self.shares_total[:, row] == UNIT))) * UNIT
+
+
+def _grown(column: Amounts, size: int) -> Amounts:
+    grown = np.zeros((*column.shape[:-1], size), np.int64)
+    grown[..., : column.shape[-1]] = column
+    return grown
+
+
+class Fleet:
+    """All nodes. Rows are reused after a node has left; `alive` says which ones count."""
+
+    def __init__(self) -> None:
+        self.size = ROWS_MIN
+        self.alive: Nodes = 0
+        self.draining: Nodes = 0
+        self.rows: Sheet[NodeId, int] = Sheet()
+        self.nodes: Sheet[int, Node] = Sheet()
+        self.with_key: Sheet[str, Nodes] = Sheet()
+        self.with_value: Shelf[str, str, tuple[int, ...] | Nodes] = Shelf()
+        self.taints: Sheet[Taint, Nodes] = Sheet()
+        self.amounts: Sheet[str, Amount] = Sheet()
+        self.ask_counts: Amounts = np.zeros(self.size, np.int64)
+        self.versions: Sheet[Column, int] = Sheet()
+        self.version = 0
+        self.touched: list[int] = []
+        """Rows whose free amounts changed, in order; score columns repair themselves from it."""
+        self.news: list[tuple[Column, int]] = []
+        """(column, row) of every change that could let waiting work in; row -1: any node."""
+        self._vacant: list[int] = []
+        self._next_row = 0
+        self._owned_amounts: set[str] = set()
+        self._owned_counts = True
+
+    def fork(self) -> Fleet:
+        twin = Fleet.__new__(Fleet)
+        twin.__dict__.update(self.__dict__)
+        for name in ("rows", "nodes", "with_key", "with_value", "taints", "amounts", "versions"):
+            setattr(twin, name, getattr(self, name).fork())
+        twin.touched, twin.news, twin._vacant = [], list(self.news), list(self._vacant)
+        self._owned_amounts, twin._owned_amounts = set(), set()
+        self._owned_counts = twin._owned_counts = False
+        return twin
+
+    # -- what others read
+
+    def row(self, node: NodeId) -> int | None:
+        return self.rows.map.get(node)
+
+    def ids(self, nodes: Nodes) -> tuple[NodeId, ...]:
+        return tuple(self.nodes.map[row].id for row in rows_of(nodes))
+
+    def amount(self, resource: str) -> Amount:
+        """The column of a resource, made when it is first asked for: nodes may offer thousands of
+        resources that nobody wants."""
+        found = self.amounts.map.get(resource)
+        if found is None:
+            found = Amount(self.size, resource in DEVICES)
+            for row, node in self.nodes.map.items():
+                if node.capacity.get(resource):
+                    found.resize(row, node.capacity[resource])
+            self.amounts.write()[resource] = found
+            self._owned_amounts.add(resource)
+        return found
+
+    def matching(self, requirement: Requirement) -> Nodes:
+        """All nodes whose labels meet the requirement."""
+        key = requirement.key
+        carrying = self.with_key.map.get(key, 0)
+        values = self.with_value.read(key)
+        if requirement.greater is not None or requirement.less is not None:
+            found = 0
+            for value, entry in values.items():
+                if requirement.accepts(value):
+                    found |= RowSet.nodes(entry)
+        else:
+            found = 0
+            for value in requirement.values:
+                found |= RowSet.nodes(values.get(value))
+            if requirement.complement:
+                found = carrying & ~found
+        return found | (self.alive & ~carrying) if requirement.absent else found
+
+    def selected(self, selector: Selector) -> Nodes:
+        found = 0
+        for term in selector.terms:
+            nodes = self.alive
+            for requirement in term:
+                nodes &= self.matching(requirement)
+            found |= nodes
+        return found
+
+    def domain(self, nodes: Nodes, key: str) -> Nodes:
+        """All nodes that share a value of `key` with one of `nodes`."""
+        carrying = self.with_key.map.get(key, 0)
+        nodes &= carrying
+        if not nodes or key in NODE_ID_KEYS:
+            return nodes
+        values = self.with_value.read(key)
+        if len(values) == carrying.bit_count():
+            return nodes
+        found = 0
+        if nodes.bit_count() <= len(values):
+            for value in dict.fromkeys(self.nodes.map[row].label(key) for row in rows_of(nodes)):
+                found |= RowSet.nodes(values.get(value or ""))
+        else:
+            for entry in values.values():
+                members = RowSet.nodes(entry)
+                if members & nodes:
+                    found |= members
+        return found
+
+    def domains(self, key: str) -> Mapping[str, tuple[int, ...] | Nodes]:
+        return self.with_value.read(key)
+
+    def stamp(self, columns: Iterable[Column]) -> tuple[int, ...]:
+        """A value that changes whenever one of the columns does."""
+        versions = self.versions.map
+        return tuple([versions.get(column, 0) for column in columns])
+
+    # -- changes
+
+    def bump(self, column: Column, row: int = -1, news: bool = True) -> None:
+        """A column changed; as news, in a way that may let waiting work in."""
+        self.version += 1
+        self.versions.write()[column] = self.version
+        if news:
+            self.news.append((column, row))
+
+    def take_news(self) -> list[tuple[Column, int]]:
+        """What has changed since this was last called."""
+        news, self.news = self.news, []
+        return news
+
+    def join(self, node: Node) -> int:
+        """A new row for the node, or its old one with the new record."""
+        row = self.rows.map.get(node.id)
+        if row is not None:
+            old = self.nodes.map[row]
+            self.nodes.write()[row] = node
+            self._relabel(row, old.all_labels, node.all_labels)
+            self._retaint(row, old.taints, node.taints)
+            self._resize(row, node.capacity)
+            self.set_draining(row, node.draining)
+            return row
+        row = self._new_row()
+        self.rows.write()[node.id] = row
+        self.nodes.write()[row] = node
+        self.alive |= 1 << row
+        self._relabel(row, Labels(), node.all_labels)
+        self._retaint(row, (), node.taints)
+        self._resize(row, node.capacity)
+        if node.draining:
+            self.draining |= 1 << row
+            self.bump(DRAINING, row)
+        self.bump(NODES, row)
+        return row
+
+    def leave(self, row: int) -> None:
+        """Forget the node. Its work has been released before, so the row is clean for the next one."""
+        node = self.nodes.map[row]
+        self._relabel(row, node.all_labels, Labels())
+        self._retaint(row, node.taints, ())
+        self._resize(row, Resources())
+        if self.draining >> row & 1:
+            self.draining &= ~(1 << row)
+            self.bump(DRAINING, row)
+        self.alive &= ~(1 << row)
+        del self.rows.write()[node.id]
+        del self.nodes.write()[row]
+        heapq.heappush(self._vacant, row)
+        self.bump(NODES, row, news=False)
+
+    def set_labels(self, row: int, labels: Labels) -> None:
+        old = self.nodes.map[row]
+        new = Node(old.id, old.capacity, labels, old.taints, old.ip, old.name, old.draining)
+        self.nodes.write()[row] = new
+        self._relabel(row, old.all_labels, new.all_labels)
+
+    def set_taints(self, row: int, taints: tuple[Taint, ...]) -> None:
+        old = self.nodes.map[row]
+        self.nodes.write()[row] = Node(old.id, old.capacity, old.labels, taints, old.ip, old.name, old.draining)
+        self._retaint(row, old.taints, taints)
+
+    def set_capacity(self, row: int, capacity: Resources) -> None:
+        old = self.nodes.map[row]
+        self.nodes.write()[row] = Node(old.id, capacity, old.labels, old.taints, old.ip, old.name, old.draining)
+        self._resize(row, capacity)
+
+    def set_draining(self, row: int, draining: bool) -> None:
+        if bool(self.draining >> row & 1) == draining:
+            return
+        old = self.nodes.map[row]
+        self.nodes.write()[row] = Node(old.id, old.capacity, old.labels, old.taints, old.ip, old.name, draining)
+        self.draining ^= 1 << row
+        self.bump(DRAINING, row)
+
+    def take(self, row: int, needs: Iterable[tuple[str, int]]) -> tuple[DeviceShares, ...]:
+        """Use amounts on a node; the devices they lie on, one entry per need, for `give`."""
+        self.touched.append(row)
+        self._own_counts()[row] += 1
+        return tuple([self._own_amount(resource).take(row, need) for resource, need in needs])
+
+    def take_many(self, rows: list[int], needs: Iterable[tuple[str, int]]) -> None:
+        """Use the same amounts once per entry of `rows`; not for devices, whose shares differ."""
+        self.touched.extend(rows)
+        where = np.array(rows)
+        np.add.at(self._own_counts(), where, 1)
+        for resource, need in needs:
+            np.subtract.at(self._own_amount(resource).free, where, need)
+
+    def give(self, row: int, needs: Iterable[tuple[str, int]], held: tuple[DeviceShares, ...]) -> None:
+        self.touched.append(row)
+        self._own_counts()[row] -= 1
+        for index, (resource, need) in enumerate(needs):
+            self._own_amount(resource).give(row, need, held[index] if held else ())
+            self.news.append((("free", resource), row))
+
+    def free_up(self, row: int, resource: str, need: int) -> None:
+        """Pretend that just enough of a resource became free on the node for `need` to fit."""
+        self.touched.append(row)
+        self._own_amount(resource).free_up(row, need)
+
+    # -- inside
+
+    def _new_row(self) -> int:
+        if self._vacant:
+            return heapq.heappop(self._vacant)
+        row = self._next_row
+        self._next_row += 1
+        if row >= self.size:
+            self.size *= 2
+            for resource in self.amounts.map:
+                self._own_amount(resource).grow(self.size)
+            self.ask_counts = _grown(self.ask_counts, self.size)
+            self._owned_counts = True
+        return row
+
+    def _relabel(self, row: int, old: Labels, new: Labels) -> None:
+        bit = 1 << row
+        for key in dict.fromkeys((*old, *new)):
+            before, after = old.get(key), new.get(key)
+            if before == after:
+                continue
+            if before is not None:
+                entry = RowSet.without_row(self.with_value.read(key)[before], row)
+                if entry:
+                    self.with_value.write(key)[before] = entry
+                else:
+                    self.with_value.drop(key, before)
+            if after is not None:
+                values = self.with_value.write(key)
+                values[after] = RowSet.with_row(values.get(after), row)
+            if (before is None) != (after is None):
+                carrying = self.with_key.map.get(key, 0) ^ bit
+                if carrying:
+                    self.with_key.write()[key] = carrying
+                else:
+                    del self.with_key.write()[key]
+            self.bump(("label", key), row)
+
+    def _retaint(self, row: int, old: tuple[Taint, ...], new: tuple[Taint, ...]) -> None:
+        if old == new:
+            return
+        bit = 1 << row
+        for taint in sorted(set(old) ^ set(new)):
+            nodes = self.taints.map.get(taint, 0) ^ bit
+            if nodes:
+                self.taints.write()[taint] = nodes
+            else:
+                del self.taints.write()[taint]
+        self.bump(TAINTS, row)
+
+    def _resize(self, row: int, capacity: Resources) -> None:
+        for resource, column in self.amounts.map.items():
+            total = capacity.get(resource)
+            if int(column.total[row]) != total:
+                self._own_amount(resource).resize(row, total)
+                self.touched.append(row)
+                self.bump(("total", resource), row)
+
+    def _own_amount(self, resource: str) -> Amount:
+        if resource not in self._owned_amounts:
+            self.amounts.write()[resource] = self.amount(resource).copy()
+            self._owned_amounts.add(resource)
+        return self.amounts.map[resource]
+
+    def _own_counts(self) -> Amounts:
+        if not self._owned_counts:
+            self.ask_counts = self.ask_counts.copy()
+            self._owned_counts = True
+        return self.ask_counts

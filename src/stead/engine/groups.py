@@ -1,0 +1,198 @@
+"""Groups: asks placed together or not at all.
+
+Rule: a group is tried on the board itself, member by member, with every rule of every member in force
+at each step (members see each other); what does not work out is taken back completely. The search is
+deterministic and bounded: hardest member first, best node first, a limited number of tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stead.asks import Ask, Group, GroupId, Strategy
+from stead.engine.board import Board
+from stead.engine.fleet import Column, Nodes, RowSet, as_flags
+from stead.engine.shapes import REFUSED, Demand, Shape
+from stead.labels import NODE_ID
+
+TRIES_MAX = 1000
+NODES_TRIED_MAX = 32
+"""How many of the best nodes are tried for one member before the search turns back."""
+
+
+class Member(NamedTuple):
+    ask: Ask
+    shape: Shape
+
+    @property
+    def demand(self) -> Demand:
+        return self.shape.demands[0]
+
+
+class GroupShape:
+    """What equal groups share. A group that lost members waits with a shape of its own."""
+
+    __slots__ = ("alternatives", "strategies", "turn")
+
+    def __init__(self, group: Group, board: Board, turn: int) -> None:
+        self.turn = turn
+        self.strategies: tuple[tuple[str, Strategy], ...] = (*group.topology, (NODE_ID, group.strategy))
+        self.alternatives: tuple[tuple[Shape, ...], ...] = tuple(
+            tuple(board.shape_of(member) for member in members) for members in group.alternatives
+        )
+
+    def columns(self, board: Board) -> list[Column]:
+        """Everything that could let a group of this shape in."""
+        found: dict[Column, None] = {("label", key): None for key, _ in self.strategies}
+        for shape in dict.fromkeys(shape for shapes in self.alternatives for shape in shapes):
+            demand = shape.demands[0]
+            found.update(dict.fromkeys(demand.reads(board.work)))
+            for resource, _ in demand.needs:
+                found[("free", resource)] = found[("total", resource)] = None
+        return list(found)
+
+
+def place_group(
+    board: Board,
+    group: GroupId,
+    members: Sequence[Member],
+    strategies: Sequence[tuple[str, Strategy]],
+    beside: Sequence[int] = (),
+    moment: float = 0.0,
+    turn: int = 0,
+) -> bool:
+    """Place all members, or leave the board as it was. `beside`: rows of members that are placed already."""
+    board_news = len(board.fleet.news)
+    search = _Search(board, group, members, strategies, beside, moment, turn)
+    done = search.run()
+    if not done:
+        # A try that was taken back has changed nothing, so it is no news to anybody.
+        del board.fleet.news[board_news:]
+    return done
+
+
+class _Search:
+    def __init__(
+        self,
+        board: Board,
+        group: GroupId,
+        members: Sequence[Member],
+        strategies: Sequence[tuple[str, Strategy]],
+        beside: Sequence[int],
+        moment: float,
+        turn: int,
+    ) -> None:
+        self.board, self.group, self.strategies = board, group, strategies
+        self.moment, self.turn = moment, turn
+        self.rows = list(beside)
+        self.tries = TRIES_MAX + len(members)
+        self.members = self._hardest_first(members)
+        # Equal members that do not look at each other never gain from turning back.
+        self.interchangeable = len({member.shape for member in members}) == 1 and not members[0].shape.one_by_one
+
+    def run(self) -> bool:
+        if not self.members:
+            return True
+        fences = [self.board.fleet.alive]
+        for key, strategy in self.strategies:
+            if strategy is Strategy.STRICT_PACK:
+                fences = [fence & domain for fence in fences for domain in self._common_domains(fence, key)]
+        return any(self.tries > 0 and self._place_from(0, fence) for fence in fences)
+
+    def _hardest_first(self, members: Sequence[Member]) -> list[Member]:
+        """Fewest candidates first, then the largest: they have the least choice later."""
+        candidates: dict[Shape, int] = {}
+        for member in members:
+            if member.shape not in candidates:
+                candidates[member.shape] = self.board.standing(member.demand).candidates().bit_count()
+        size = {shape: sum(need for _, need in shape.demands[0].needs) for shape in candidates}
+        return sorted(members, key=lambda m: (candidates[m.shape], -size[m.shape], m.shape.turn))
+
+    def _common_domains(self, fence: Nodes, key: str) -> list[Nodes]:
+        """Domains of `key` in which every member has a candidate, the roomiest first."""
+        fleet = self.board.fleet
+        if self.rows:
+            return [fleet.domain(1 << self.rows[0], key)]
+        masks = {m.shape: self.board.standing(m.demand).candidates() & fence for m in self.members}
+        if key == NODE_ID:
+            return self._single_nodes(masks)
+        found = []
+        for value, entry in sorted(fleet.domains(key).items()):
+            nodes = RowSet.nodes(entry)
+            if all(mask & nodes for mask in masks.values()):
+                found.append((-sum((mask & nodes).bit_count() for mask in masks.values()), value, nodes))
+        return [nodes for _, _, nodes in sorted(found)]
+
+    def _single_nodes(self, masks: dict[Shape, Nodes]) -> list[Nodes]:
+        """Nodes that could hold all members at once by the sum of what they need, best key first."""
+        fleet = self.board.fleet
+        common = -1
+        for mask in masks.values():
+            common &= mask
+        fits = as_flags(common & fleet.alive, fleet.size).copy()
+        sums: dict[str, int] = {}
+        for member in self.members:
+            for resource, need in member.demand.needs:
+                sums[resource] = sums.get(resource, 0) + need
+        for resource, need in sums.items():
+            fits &= fleet.amount(resource).free >= need
+        rows = np.flatnonzero(fits)
+        keys = self.board.standing(self.members[0].demand).keys[rows]
+        return [1 << row for row in rows[np.argsort(keys, kind="stable")].tolist()]
+
+    def _place_from(self, index: int, fence: Nodes) -> bool:
+        """Place members[index:] inside the fence; on failure nothing of it stays."""
+        if index == len(self.members):
+            return True
+        member = self.members[index]
+        for row in self._rows_to_try(member.demand, fence):
+            self.tries -= 1
+            if self.tries < 0:
+                return False
+            self.board.place(member.ask, member.demand, row, self.moment, self.turn, self.group)
+            self.rows.append(row)
+            if self._place_from(index + 1, fence):
+                return True
+            self.rows.pop()
+            self.board.lift(member.ask.id)
+            if self.interchangeable and not any(strategy.strict for _, strategy in self.strategies):
+                return False
+        return False
+
+    def _rows_to_try(self, demand: Demand, fence: Nodes) -> list[int]:
+        """Candidates inside the fence, in the order in which the strategies and the policy like them."""
+        board, fleet = self.board, self.board.fleet
+        standing = board.standing(demand)
+        nodes = standing.nodes & fence
+        liked: list[tuple[Nodes, bool]] = []
+        for key, strategy in self.strategies:
+            used = 0
+            for row in self.rows:
+                used |= 1 << row
+            domain = fleet.domain(used, key)
+            if strategy is Strategy.STRICT_SPREAD:
+                nodes &= fleet.with_key.map.get(key, 0) & ~domain
+            elif strategy is Strategy.STRICT_PACK:
+                nodes &= domain if self.rows else fleet.with_key.map.get(key, 0)
+            elif self.rows:
+                liked.append((domain, strategy is Strategy.PACK))
+        rows = np.flatnonzero(as_flags(nodes, fleet.size) & (standing.keys != REFUSED))
+        rank = np.zeros(len(rows), np.int64)
+        for domain, wanted in liked:
+            rank = rank * 2 + (as_flags(domain, fleet.size)[rows] != wanted)
+        order = np.lexsort((rows, standing.keys[rows], rank))
+        return rows[order][:NODES_TRIED_MAX].tolist()
+
+
+def free_of_work(board: Board) -> Board:
+    """A fork in which every node is empty as far as amounts go: where could it ever fit?"""
+    twin = board.fork()
+    for row, residents in board.work.residents.map.items():
+        for id in residents:
+            placement = board.work.placements.map[id]
+            needs = placement.ask.choices[placement.choice].resources.items()
+            twin.fleet.give(row, needs, placement.held)
+    return twin

@@ -1,0 +1,360 @@
+"""Every reason a node may be refused.
+
+Rule: a rule looks at all nodes at once and yields the sets it refuses, each with a typed reason.
+Nothing else in the engine may refuse a node. What decides is what explains: `allowed` is the complement
+of `refusals`, and `reads` lists every column that can change the answer.
+
+`compile_rules` wires them in the order in which they take the blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from stead.asks import Affinity, Choice, Spread
+from stead.engine.fleet import (
+    DRAINING,
+    NODES,
+    RESERVED,
+    TAINTS,
+    Column,
+    Fleet,
+    Nodes,
+    RowSet,
+    from_flags,
+)
+from stead.engine.reasons import (
+    Draining,
+    KeptAway,
+    LacksLabel,
+    NeverFits,
+    NoAlternativeHolds,
+    NotNear,
+    NoTermMatches,
+    Reason,
+    Reserved,
+    ShortOf,
+    Skewed,
+    Tainted,
+    TooNear,
+)
+from stead.engine.work import KEEPERS, Kind, Work, meant_by
+from stead.labels import NODE_ID_KEYS, Requirement, Selector
+from stead.taints import Toleration, tolerated
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nodes kept free for work that has waited too long. `holder` is its shape, `owner` its id."""
+
+    owner: str
+    holder: object
+    nodes: Nodes
+
+
+@dataclass(slots=True)
+class World:
+    """What rules may look at."""
+
+    fleet: Fleet
+    work: Work
+    hold: Hold | None = None
+
+
+Refused = Iterator[tuple[Reason, Nodes]]
+
+
+class Rule(Protocol):
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        """Every column that can change what the rule refuses."""
+
+    def refusals(self, world: World) -> Refused:
+        """Sets of live nodes that are refused, each with its reason, in blame order. They may overlap."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDraining:
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return (DRAINING,)
+
+    def refusals(self, world: World) -> Refused:
+        yield Draining(), world.fleet.draining
+
+
+@dataclass(frozen=True, slots=True)
+class HasLabel:
+    """One requirement of a selector that has one term."""
+
+    requirement: Requirement
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return (("label", self.requirement.key),)
+
+    def refusals(self, world: World) -> Refused:
+        yield LacksLabel(self.requirement), world.fleet.alive & ~world.fleet.matching(self.requirement)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchesSelector:
+    """A selector with several terms, or with none."""
+
+    selector: Selector
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return tuple(("label", key) for key in sorted(self.selector.keys))
+
+    def refusals(self, world: World) -> Refused:
+        yield NoTermMatches(self.selector), world.fleet.alive & ~world.fleet.selected(self.selector)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsAffinity:
+    """One affinity of an ask whose kind is `kind`: near other work, or apart from it."""
+
+    affinity: Affinity
+    kind: Kind
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        meant = meant_by(self.affinity.selector, self.affinity.namespaces, self.kind[0])
+        labels = tuple(("label", key) for key in self.affinity.topologies if key not in NODE_ID_KEYS)
+        return (*work.columns(meant), *labels)
+
+    def refusals(self, world: World) -> Refused:
+        if self.affinity.near:
+            yield NotNear(self.affinity), world.fleet.alive & ~self.near(world)
+        else:
+            yield TooNear(self.affinity), self.too_near(world)
+
+    def near(self, world: World) -> Nodes:
+        """The nodes where it holds that the ask must be near."""
+        fleet, affinity = world.fleet, self.affinity
+        meant = meant_by(affinity.selector, affinity.namespaces, self.kind[0])
+        placed = world.work.nodes(meant)
+        carrying = placed_in_a_domain = 0
+        held = allowed = fleet.alive
+        for key in affinity.topologies:
+            carrying = fleet.with_key.map.get(key, 0)
+            held &= carrying
+            placed_in_a_domain |= placed & carrying
+            allowed &= fleet.domain(placed, key)
+        if not placed_in_a_domain and not affinity.by_identity and meant.includes(self.kind):
+            return held
+        return allowed
+
+    def too_near(self, world: World) -> Nodes:
+        meant = meant_by(self.affinity.selector, self.affinity.namespaces, self.kind[0])
+        placed = world.work.nodes(meant)
+        found = 0
+        for key in self.affinity.topologies:
+            found |= world.fleet.domain(placed, key)
+        return found
+
+    def holds(self, world: World) -> Nodes:
+        return self.near(world) if self.affinity.near else world.fleet.alive & ~self.too_near(world)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsOneAlternative:
+    """Affinities that are alternatives: on each node one of the ANDs must hold."""
+
+    affinities: tuple[tuple[Affinity, ...], ...]
+    kind: Kind
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        every = (HoldsAffinity(affinity, self.kind) for term in self.affinities for affinity in term)
+        return tuple(dict.fromkeys(column for rule in every for column in rule.reads(work)))
+
+    def refusals(self, world: World) -> Refused:
+        found = 0
+        for term in self.affinities:
+            nodes = world.fleet.alive
+            for affinity in term:
+                nodes &= HoldsAffinity(affinity, self.kind).holds(world)
+            found |= nodes
+        yield NoAlternativeHolds(self.affinities), world.fleet.alive & ~found
+
+
+@dataclass(frozen=True, slots=True)
+class NotKeptAway:
+    """Placed work with a symmetric anti-affinity keeps this kind of work out of its domain."""
+
+    kind: Kind
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        keys = {key for affinity, _ in work.keepers(self.kind) for key in affinity.topologies}
+        return (KEEPERS, *(("label", key) for key in sorted(keys - NODE_ID_KEYS)))
+
+    def refusals(self, world: World) -> Refused:
+        kept: dict[Affinity, Nodes] = {}
+        for affinity, nodes in world.work.keepers(self.kind):
+            for key in affinity.topologies:
+                kept[affinity] = kept.get(affinity, 0) | world.fleet.domain(nodes, key)
+        for affinity in sorted(kept, key=repr):
+            yield KeptAway(affinity), kept[affinity]
+
+
+@dataclass(frozen=True, slots=True)
+class NotSkewed:
+    """Even numbers over the domains of a topology key, among nodes that `selector` matches."""
+
+    spread: Spread
+    selector: Selector
+    kind: Kind
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        meant = meant_by(self.spread.selector, None, self.kind[0])
+        keys = dict.fromkeys((self.spread.topology, *sorted(self.selector.keys)))
+        return (*work.columns(meant), *(("label", key) for key in keys))
+
+    def refusals(self, world: World) -> Refused:
+        fleet, key = world.fleet, self.spread.topology
+        meant = meant_by(self.spread.selector, None, self.kind[0])
+        counts: dict[str, int] = {}
+        for row, count in world.work.counts(meant).items():
+            value = fleet.nodes.map[row].label(key)
+            if value is not None:
+                counts[value] = counts.get(value, 0) + count
+        eligible = fleet.selected(self.selector)
+        domains = {value: RowSet.nodes(entry) for value, entry in fleet.domains(key).items()}
+        least = min((counts.get(value, 0) for value, nodes in domains.items() if nodes & eligible), default=0)
+        itself = 1 if meant.includes(self.kind) else 0
+        refused = fleet.alive & ~fleet.with_key.map.get(key, 0)
+        for value, nodes in domains.items():
+            if counts.get(value, 0) + itself - least > self.spread.max_skew:
+                refused |= nodes
+        yield Skewed(self.spread), refused
+
+
+@dataclass(frozen=True, slots=True)
+class ToleratesTaints:
+    tolerations: tuple[Toleration, ...]
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return (TAINTS,)
+
+    def refusals(self, world: World) -> Refused:
+        for taint in sorted(world.fleet.taints.map):
+            if taint.effect.refuses and not tolerated(taint, self.tolerations):
+                yield Tainted(taint), world.fleet.taints.map[taint]
+
+
+@dataclass(frozen=True, slots=True)
+class CouldFit:
+    """Empty, the node has enough of everything."""
+
+    needs: tuple[tuple[str, int], ...]
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return tuple(("total", resource) for resource, _ in self.needs)
+
+    def refusals(self, world: World) -> Refused:
+        for resource, need in self.needs:
+            enough = from_flags(world.fleet.amount(resource).fitting_total(need) >= need)
+            yield NeverFits(resource, need), world.fleet.alive & ~enough
+
+
+@dataclass(frozen=True, slots=True)
+class FitsNow:
+    """The node has enough of everything free (where it could fit at all: see `CouldFit`)."""
+
+    needs: tuple[tuple[str, int], ...]
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return tuple(("free", resource) for resource, _ in self.needs)
+
+    def refusals(self, world: World) -> Refused:
+        for resource, need in self.needs:
+            amount = world.fleet.amount(resource)
+            short = (amount.fitting(need) < need) & (amount.fitting_total(need) >= need)
+            yield ShortOf(resource, need), world.fleet.alive & from_flags(short)
+
+
+@dataclass(frozen=True, slots=True)
+class NotReserved:
+    """The node is not held for other work."""
+
+    holder: object
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return (RESERVED,)
+
+    def refusals(self, world: World) -> Refused:
+        hold = world.hold
+        if hold is not None and hold.holder is not self.holder:
+            yield Reserved(hold.owner), hold.nodes & world.fleet.alive
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of one choice: those that no single placement of a plain ask changes, and those about
+    amounts, which every placement changes. Blame order: `lasting`, then `amounts`, then `reserved`."""
+
+    lasting: tuple[Rule, ...]
+    could_fit: CouldFit
+    fits_now: FitsNow
+    reserved: NotReserved
+
+    @property
+    def in_blame_order(self) -> tuple[Rule, ...]:
+        return (*self.lasting, self.could_fit, self.fits_now, self.reserved)
+
+    @property
+    def before_amounts(self) -> tuple[Rule, ...]:
+        return (*self.lasting, self.reserved)
+
+
+def compile_rules(
+    choice: Choice,
+    kind: Kind,
+    tolerations: tuple[Toleration, ...],
+    affinities: tuple[tuple[Affinity, ...], ...],
+    spreads: tuple[Spread, ...],
+    holder: object,
+) -> Rules:
+    """The whole pipeline, in blame order."""
+    needs = tuple(choice.resources.items())
+    lasting: list[Rule] = []
+    # A draining node refuses everything, so nothing else about it is worth saying.
+    lasting.append(NotDraining())
+    # Labels are what the user wrote about nodes: the most telling reason comes first.
+    if len(choice.selector.terms) == 1:
+        lasting.extend(HasLabel(requirement) for requirement in choice.selector.terms[0])
+    else:
+        lasting.append(MatchesSelector(choice.selector))
+    # Then what the user wrote about other work, and what other work wrote about this.
+    if len(affinities) == 1:
+        lasting.extend(HoldsAffinity(affinity, kind) for affinity in affinities[0])
+    elif affinities:
+        lasting.append(HoldsOneAlternative(affinities, kind))
+    lasting.append(NotKeptAway(kind))
+    lasting.extend(NotSkewed(spread, choice.selector, kind) for spread in spreads)
+    # Taints are the operator's word; after them only amounts are left, which change by themselves.
+    lasting.append(ToleratesTaints(tolerations))
+    # What never fits is told apart from what is full now: waiting helps only the second.
+    return Rules(tuple(lasting), CouldFit(needs), FitsNow(needs), NotReserved(holder))
+
+
+def allowed(rules: tuple[Rule, ...], world: World) -> Nodes:
+    """The nodes that none of the rules refuses."""
+    nodes = world.fleet.alive
+    for rule in rules:
+        for _, refused in rule.refusals(world):
+            nodes &= ~refused
+    return nodes
+
+
+def compulsory_node_ids(selector: Selector) -> frozenset[str] | None:
+    """The node ids that a selector insists on in every term, or None when some term insists on none."""
+    ids: set[str] = set()
+    for term in selector.terms:
+        named = [
+            requirement.values
+            for requirement in term
+            if requirement.key in NODE_ID_KEYS and not requirement.complement and not requirement.absent
+        ]
+        if not named:
+            return None
+        ids |= frozenset.intersection(*named)
+    return frozenset(ids) if selector.terms else None

@@ -1,0 +1,286 @@
+"""Shapes: what equal asks share. Rules are compiled once per shape, masks and scores computed once.
+
+Rule: a `Shape` is immutable and may be shared by forks. A `Standing` is how one choice of a shape stands
+to all nodes of one engine right now: one int64 key per row, lower is better, `REFUSED` where it does
+not fit. It is a cache: it repairs itself for the rows that changed and is never wrong, only absent.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stead.asks import Affinity, Ask, Choice, Preference, Spread
+from stead.engine.fleet import TAINTS, Amounts, Column, Fleet, Nodes, as_flags, from_flags, rows_of
+from stead.engine.policies import LOAD_MAX, Dice, Policy
+from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
+from stead.engine.work import Kind, Work
+from stead.labels import Selector
+from stead.resources import DEVICES, UNIT
+from stead.taints import Effect, Toleration, tolerated
+
+REFUSED = np.iinfo(np.int64).max
+TAINT_PENALTY = 100
+_PREFERENCE_STEP = LOAD_MAX + 1
+_SCALAR_REPAIRS_MAX = 6
+
+
+class Demand:
+    """One choice of a shape, compiled."""
+
+    __slots__ = ("index", "kind", "needs", "policy", "prefers", "rules", "selector", "tolerations", "on_devices")
+
+    def __init__(self, index: int, choice: Choice, shape: Shape, ask: Ask, policy: Policy) -> None:
+        self.index = index
+        self.kind: Kind = (ask.namespace, ask.labels)
+        self.needs: tuple[tuple[str, int], ...] = tuple(choice.resources.items())
+        self.on_devices = any(resource in DEVICES for resource, _ in self.needs)
+        self.selector = choice.selector
+        self.tolerations: tuple[Toleration, ...] = ask.tolerations
+        self.prefers: tuple[Preference, ...] = ask.prefers
+        self.policy = policy
+        self.rules: Rules = compile_rules(choice, self.kind, ask.tolerations, ask.affinities, ask.spreads, shape)
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        """Every column, amounts aside, that can change where it may go or what it prefers."""
+        columns: dict[Column, None] = {TAINTS: None}
+        for rule in self.rules.before_amounts:
+            columns.update(dict.fromkeys(rule.reads(work)))
+        for preference in self.prefers:
+            columns.update(dict.fromkeys(self._preference_reads(preference, work)))
+        return tuple(columns)
+
+    def preferences(self, world: World) -> list[tuple[Nodes, int]]:
+        """Sets of nodes and what being in each of them is worth."""
+        worth = [(self._preferred(preference, world), preference.weight) for preference in self.prefers]
+        for taint, nodes in sorted(world.fleet.taints.map.items()):
+            if taint.effect is Effect.PREFER_NO_SCHEDULE and not tolerated(taint, self.tolerations):
+                worth.append((nodes, -TAINT_PENALTY))
+        return worth
+
+    def _preference_reads(self, preference: Preference, work: Work) -> tuple[Column, ...]:
+        want = preference.want
+        if isinstance(want, Affinity):
+            return HoldsAffinity(want, self.kind).reads(work)
+        if isinstance(want, Spread):
+            return NotSkewed(want, self.selector, self.kind).reads(work)
+        return tuple(("label", key) for key in sorted(want.keys))
+
+    def _preferred(self, preference: Preference, world: World) -> Nodes:
+        want = preference.want
+        if isinstance(want, Affinity):
+            return HoldsAffinity(want, self.kind).holds(world)
+        if isinstance(want, Spread):
+            return allowed((NotSkewed(want, self.selector, self.kind),), world)
+        return world.fleet.selected(want)
+
+
+class Shape:
+    """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one may
+    change where the next of them may go (it looks at other work), so batches are not allowed."""
+
+    __slots__ = ("demands", "key", "kind", "one_by_one", "turn")
+
+    def __init__(self, ask: Ask, policy: Policy, turn: int) -> None:
+        self.key = ask.shape_key
+        self.kind: Kind = (ask.namespace, ask.labels)
+        self.turn = turn
+        self.demands = tuple(Demand(index, choice, self, ask, policy) for index, choice in enumerate(ask.choices))
+        looks_at_work = any(not isinstance(preference.want, Selector) for preference in ask.prefers)
+        self.one_by_one = bool(ask.affinities or ask.spreads) or looks_at_work or policy.by_chance
+
+
+class Standing:
+    """How one demand stands to every node of one engine, kept up to date by `refresh`."""
+
+    __slots__ = ("_columns", "_preference", "_seen", "_stamp", "demand", "keys", "nodes")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.nodes: Nodes = 0
+        self.keys: Amounts = np.empty(0, np.int64)
+        self._preference: Amounts | None = None
+        self._columns: tuple[Column, ...] = ()
+        self._stamp: tuple[int, ...] | None = None
+        self._seen = 0
+
+    def refresh(self, world: World) -> None:
+        """Bring the keys up to date: recompute the mask if a column it reads changed (a few int
+        operations), and the keys only of rows whose mask or amounts changed."""
+        fleet = world.fleet
+        if self._stamp is None or len(self.keys) != fleet.size or fleet.stamp(self._columns) != self._stamp:
+            if self._look_again(world):
+                self._seen = len(fleet.touched)
+                return
+        if self._seen < len(fleet.touched):
+            self._repair(fleet, fleet.touched[self._seen :])
+            self._seen = len(fleet.touched)
+
+    def _look_again(self, world: World) -> bool:
+        """Recompute mask and preferences; True when all keys were made anew."""
+        fleet, demand = world.fleet, self.demand
+        old, old_preference = self.nodes, self._preference
+        self.nodes = allowed(demand.rules.before_amounts, world)
+        self._preference = self._preferences(world)
+        self._columns = demand.reads(world.work)
+        fresh = self._stamp is None or len(self.keys) != fleet.size
+        self._stamp = fleet.stamp(self._columns)
+        if not fresh and _same(old_preference, self._preference):
+            changed = rows_of(old ^ self.nodes)
+            if len(changed) < fleet.size // 8:
+                self._repair(fleet, changed)
+                return False
+        self.keys = np.full(fleet.size, REFUSED, np.int64)
+        self._compute(fleet, np.flatnonzero(as_flags(self.nodes, fleet.size)))
+        return True
+
+    def _preferences(self, world: World) -> Amounts | None:
+        worth = self.demand.preferences(world)
+        if not worth:
+            return None
+        total = np.zeros(world.fleet.size, np.int64)
+        for nodes, weight in worth:
+            if nodes:
+                total += as_flags(nodes, world.fleet.size) * np.int64(weight)
+        return total
+
+    def _repair(self, fleet: Fleet, rows: list[int]) -> None:
+        rows = list(dict.fromkeys(rows))
+        if len(rows) <= _SCALAR_REPAIRS_MAX:
+            for row in rows:
+                self.keys[row] = self.key_of(fleet, row)
+            return
+        where = np.array(rows)
+        self.keys[where] = REFUSED
+        self._compute(fleet, where[as_flags(self.nodes, fleet.size)[where]])
+
+    def _compute(self, fleet: Fleet, where: NDArray[np.intp]) -> None:
+        """Keys of many rows at once; all of them are in the mask."""
+        if not len(where):
+            return
+        fits = np.ones(len(where), np.bool_)
+        loads = np.zeros(len(where), np.int64)
+        for resource, need in self.demand.needs:
+            amount = fleet.amount(resource)
+            fits &= amount.fitting(need)[where] >= need
+            total = amount.total[where]
+            np.maximum(loads, shares(total - amount.free[where] + need, total), out=loads)
+        if not self.demand.needs:
+            loads = fleet.ask_counts[where] * UNIT
+        keys = self.demand.policy.ranks(np.minimum(loads, LOAD_MAX))
+        if self._preference is not None:
+            keys = keys - self._preference[where] * _PREFERENCE_STEP
+        self.keys[where] = np.where(fits, keys, REFUSED)
+
+    def key_of(self, fleet: Fleet, row: int, more: int = 0) -> int:
+        """The key of one row if `more` equal asks were placed there first; room is then the caller's
+        concern. The same arithmetic as `_compute`, for one."""
+        if not self.nodes >> row & 1:
+            return REFUSED
+        load = 0
+        for resource, need in self.demand.needs:
+            amount = fleet.amount(resource)
+            if not more and amount.fitting(need).item(row) < need:
+                return REFUSED
+            total = amount.total.item(row)
+            load = max(load, (total - amount.free.item(row) + need * (more + 1)) * UNIT // (total or 1))
+        if not self.demand.needs:
+            load = (fleet.ask_counts.item(row) + more) * UNIT
+        key = self.demand.policy.rank(min(load, LOAD_MAX))
+        return key if self._preference is None else key - self._preference.item(row) * _PREFERENCE_STEP
+
+    def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
+        """(preference, load in 1/10000) of a row, for explanations."""
+        preference = 0 if self._preference is None else self._preference.item(row)
+        load = 0
+        for resource, need in self.demand.needs:
+            amount = fleet.amount(resource)
+            total = amount.total.item(row)
+            load = max(load, (total - amount.free.item(row) + need) * UNIT // (total or 1))
+        return preference, load
+
+    # -- choosing
+
+    def candidates(self) -> Nodes:
+        return from_flags(self.keys != REFUSED)
+
+    def best(self, dice: Dice) -> int | None:
+        """The row of the best node, or None; among equals the one that is first in the table."""
+        row = int(self.keys.argmin())
+        least = self.keys.item(row)
+        if least == REFUSED:
+            return None
+        if self.demand.policy.by_chance:
+            equals = np.flatnonzero(self.keys == least)
+            return int(equals[dice.below(len(equals))])
+        return row
+
+    def best_many(self, fleet: Fleet, count: int) -> list[int]:
+        """The rows that `count` equal asks would take one after the other, as many as fit."""
+        if self.demand.policy.sticky:
+            return self._fill(fleet, count)
+        first = self._first_rows(count)
+        heap = [(self.keys.item(row), row, 0) for row in first]
+        heapq.heapify(heap)
+        room: dict[int, int] = {}
+        rows: list[int] = []
+        while heap and len(rows) < count:
+            _, row, taken = heap[0]
+            rows.append(row)
+            taken += 1
+            if row not in room:
+                room[row] = self._room(fleet, row, count)
+            if taken < room[row]:
+                heapq.heapreplace(heap, (self.key_of(fleet, row, taken), row, taken))
+            else:
+                heapq.heappop(heap)
+        return rows
+
+    def _fill(self, fleet: Fleet, count: int) -> list[int]:
+        """A policy that prefers the fuller node stays on a node until it is full."""
+        rows: list[int] = []
+        for row in self._first_rows(count):
+            rows.extend([row] * min(self._room(fleet, row, count), count - len(rows)))
+            if len(rows) >= count:
+                break
+        return rows
+
+    def _first_rows(self, count: int) -> list[int]:
+        """The best `count` rows in order of (key, row): no batch of that size can need others."""
+        keys = self.keys
+        if count < len(keys) // 2:
+            limit = np.partition(keys, count - 1).item(count - 1)
+            found = np.flatnonzero(keys <= limit) if limit != REFUSED else np.flatnonzero(keys != REFUSED)
+        else:
+            found = np.flatnonzero(keys != REFUSED)
+        return found[np.argsort(keys[found], kind="stable")][:count].tolist()
+
+    def _room(self, fleet: Fleet, row: int, most: int) -> int:
+        room = most
+        for resource, need in self.demand.needs:
+            room = min(room, fleet.amount(resource).room(row, need))
+        return room
+
+
+def shares(used: Amounts, total: Amounts) -> Amounts:
+    """used * 10000 // total, exactly, although the product may not fit an int64 (memory in bytes is large)."""
+    total = np.maximum(total, 1)
+    most = max(int(used.max()), int(total.max()))
+    if most < REFUSED // UNIT:
+        return used * UNIT // total
+    if most >= REFUSED // 10:
+        exact = used.astype(object) * UNIT // total.astype(object)
+        return np.minimum(exact, LOAD_MAX).astype(np.int64)
+    shares, rest = np.divmod(used, total)
+    for _ in range(4):  # four decimal digits: long division by hand
+        digit, rest = np.divmod(rest * 10, total)
+        shares = shares * 10 + digit
+    return shares
+
+
+def _same(one: Amounts | None, other: Amounts | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one is other or bool(np.array_equal(one, other))

@@ -1,0 +1,229 @@
+"""The Work: everything that is placed, and where, indexed by what affinities ask about.
+
+Rule: an index is counted per node, lives in namespaces, and forgets an ask the moment it ends. Asks
+with equal labels in one namespace are one *kind*; a selector over work is matched against kinds, never
+against single asks, and what it matches is kept up to date (`Matching`) as asks come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
+from stead.engine.fleet import Column, DeviceShares, Fleet, Nodes
+from stead.engine.sharing import Sheet, Shelf
+from stead.labels import Labels, Selector
+
+Kind = tuple[str, Labels]
+"""(namespace, labels) of placed asks."""
+
+KEEPERS: Column = ("keepers", "")
+"""Changes when symmetric anti-affinities of placed work do."""
+ANY_WORK: Column = ("any-work", "")
+
+
+class Placement(NamedTuple):
+    """Where one ask is, and what it holds there. `moment` and `turn` are its place in the line, kept in
+    case it must wait again."""
+
+    ask: Ask
+    row: int
+    choice: int
+    held: tuple[DeviceShares, ...]
+    moment: float
+    turn: int
+    group: GroupId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The placed work that a selector means, in some namespaces (none listed: in all of them)."""
+
+    selector: Selector
+    namespaces: frozenset[str]
+
+    def includes(self, kind: Kind) -> bool:
+        return (not self.namespaces or kind[0] in self.namespaces) and self.selector.matches(kind[1])
+
+    @property
+    def ids(self) -> frozenset[str] | None:
+        """The ask ids it names, if every term names some."""
+        ids: set[str] = set()
+        for term in self.selector.terms:
+            named = [r.values for r in term if r.key == ASK_ID and not r.complement and not r.absent]
+            if not named:
+                return None
+            ids |= named[0]
+        return frozenset(ids)
+
+
+def meant_by(selector: Selector, namespaces: frozenset[str] | None, own_namespace: str) -> Matching:
+    return Matching(selector, frozenset({own_namespace}) if namespaces is None else namespaces)
+
+
+class Keeper(NamedTuple):
+    """A symmetric anti-affinity of placed work, seen from the namespace of its ask."""
+
+    affinity: Affinity
+    matching: Matching
+
+
+class Work:
+    """All placed asks."""
+
+    def __init__(self) -> None:
+        self.placements: Sheet[AskId, Placement] = Sheet()
+        self.residents: Shelf[int, AskId, None] = Shelf()
+        self._kinds: Shelf[Kind, int, int] = Shelf()
+        self._matched_by: Sheet[Kind, tuple[Matching, ...]] = Sheet()
+        self._counts: Shelf[Matching, int, int] = Shelf()
+        self._nodes: Sheet[Matching, Nodes] = Sheet()
+        self._keepers: Shelf[Keeper, int, int] = Shelf()
+        self._keeper_nodes: Sheet[Keeper, Nodes] = Sheet()
+        self._watched: Sheet[AskId, None] = Sheet()
+        self._all_watched = False
+
+    def fork(self) -> Work:
+        twin = Work.__new__(Work)
+        twin._all_watched = self._all_watched
+        for name, value in self.__dict__.items():
+            if name != "_all_watched":
+                setattr(twin, name, value.fork())
+        return twin
+
+    # -- what rules read
+
+    def nodes(self, matching: Matching) -> Nodes:
+        """The nodes where matching work is."""
+        if ASK_ID in matching.selector.keys:
+            found = 0
+            for placement in self._scan(matching):
+                found |= 1 << placement.row
+            return found
+        return self._register(matching)
+
+    def counts(self, matching: Matching) -> Mapping[int, int]:
+        """How many matching asks each row has; rows without any are absent."""
+        if ASK_ID in matching.selector.keys:
+            counts: dict[int, int] = {}
+            for placement in self._scan(matching):
+                counts[placement.row] = counts.get(placement.row, 0) + 1
+            return counts
+        self._register(matching)
+        return self._counts.read(matching)
+
+    def columns(self, matching: Matching) -> tuple[Column, ...]:
+        """What `nodes` and `counts` depend on."""
+        if ASK_ID not in matching.selector.keys:
+            return (("work", matching),)
+        ids = matching.ids
+        if ids is None:
+            self._all_watched = True
+            return (ANY_WORK,)
+        for id in ids - self._watched.map.keys():
+            self._watched.write()[id] = None
+        return tuple(("ask", id) for id in sorted(ids))
+
+    def keepers(self, kind: Kind) -> Iterator[tuple[Affinity, Nodes]]:
+        """Symmetric anti-affinities of placed work that mean this kind, and where that work is."""
+        for keeper, nodes in self._keeper_nodes.map.items():
+            if keeper.matching.includes(kind):
+                yield keeper.affinity, nodes
+
+    # -- changes
+
+    def add(self, fleet: Fleet, placement: Placement) -> None:
+        ask = placement.ask
+        self.placements.write()[ask.id] = placement
+        self.residents.write(placement.row)[ask.id] = None
+        self._count(fleet, ask, placement.row, +1)
+
+    def remove(self, fleet: Fleet, id: AskId) -> Placement:
+        placement = self.placements.write().pop(id)
+        self.residents.drop(placement.row, id)
+        self._count(fleet, placement.ask, placement.row, -1)
+        return placement
+
+    def forget_indexes(self, fleet: Fleet) -> None:
+        """Drop every index that a selector asked for; those still needed are built again when read."""
+        versions = fleet.versions.write()
+        for column in [column for column in versions if column[0] in ("work", "ask")]:
+            del versions[column]
+        self._counts, self._nodes, self._watched = Shelf(), Sheet(), Sheet()
+        self._matched_by = Sheet({kind: () for kind in self._kinds})
+        self._all_watched = False
+
+    # -- inside
+
+    def _count(self, fleet: Fleet, ask: Ask, row: int, step: int) -> None:
+        kind = (ask.namespace, ask.labels)
+        matched_by = self._matched_by.map.get(kind)
+        if matched_by is None:
+            matched_by = tuple(matching for matching in self._nodes.map if matching.includes(kind))
+            self._matched_by.write()[kind] = matched_by
+        if not _tally(self._kinds, kind, row, step) and kind not in self._kinds:
+            del self._matched_by.write()[kind]
+        for matching in matched_by:
+            if bool(_tally(self._counts, matching, row, step)) != bool(self._nodes.map[matching] >> row & 1):
+                self._nodes.write()[matching] ^= 1 << row
+            fleet.bump(("work", matching), row)
+        for term in ask.affinities:
+            for affinity in term:
+                if affinity.symmetric and not affinity.near and not affinity.by_identity:
+                    meant = meant_by(affinity.selector, affinity.namespaces, ask.namespace)
+                    self._count_keeper(Keeper(affinity, meant), row, step)
+                    fleet.bump(KEEPERS, row)
+        if ask.id in self._watched.map:
+            fleet.bump(("ask", ask.id), row)
+        if self._all_watched:
+            fleet.bump(ANY_WORK, row)
+
+    def _count_keeper(self, keeper: Keeper, row: int, step: int) -> None:
+        nodes = self._keeper_nodes.map.get(keeper, 0)
+        if bool(_tally(self._keepers, keeper, row, step)) != bool(nodes >> row & 1):
+            nodes ^= 1 << row
+        if nodes:
+            self._keeper_nodes.write()[keeper] = nodes
+        else:
+            self._keeper_nodes.write().pop(keeper, None)
+
+    def _register(self, matching: Matching) -> Nodes:
+        found = self._nodes.map.get(matching)
+        if found is not None:
+            return found
+        found = 0
+        totals: dict[int, int] = {}
+        for kind, rows in self._kinds.map.items():
+            if matching.includes(kind):
+                self._matched_by.write()[kind] = (*self._matched_by.map[kind], matching)
+                for row, count in rows.items():
+                    totals[row] = totals.get(row, 0) + count
+                    found |= 1 << row
+        if totals:
+            self._counts.write(matching).update(totals)
+        self._nodes.write()[matching] = found
+        return found
+
+    def _scan(self, matching: Matching) -> Iterator[Placement]:
+        """Matching work where the selector speaks of ids: by looking at the asks it names."""
+        ids = matching.ids
+        named: Iterable[Placement | None] = (
+            self.placements.map.values() if ids is None else (self.placements.map.get(id) for id in sorted(ids))
+        )
+        for placement in named:
+            if placement is None:
+                continue
+            ask = placement.ask
+            if matching.includes((ask.namespace, ask.labels.changed({ASK_ID: ask.id}))):
+                yield placement
+
+
+def _tally(shelf: Shelf[object, int, int], key: object, row: int, step: int) -> int:  # type: ignore[type-arg]
+    count = shelf.read(key).get(row, 0) + step
+    if count:
+        shelf.write(key)[row] = count
+    else:
+        shelf.drop(key, row)
+    return count
