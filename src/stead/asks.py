@@ -132,8 +132,8 @@ class Ask:
     """One unit of work looking for a node.
 
     `choices` are tried in order; a later one is a fallback. `affinities` is an OR of ANDs. Among
-    waiting asks a higher `priority` goes first, then the one that has waited longer. `deadline` is a
-    moment of the engine's clock after which it is refused instead of waiting on. `owner` is whose it is
+    waiting asks a higher `priority` goes first, then the one that has waited longer. `deadline` is the
+    moment of the engine's clock at which it is refused instead of waiting on. `owner` is whose it is
     (a job, a replica set); it is shown and never affects placement.
     """
 

@@ -23,10 +23,16 @@ VALUE_LENGTH_MAX = 63
 NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID = "node_id", "node_ip", "node_name", "ray.io/node-id"
 NODE_ID_KEYS = frozenset({NODE_ID, RAY_NODE_ID})
 """Label keys that name one node, on every node."""
+IDENTITY_KEYS = NODE_ID_KEYS | {NODE_IP, NODE_NAME}
+"""Label keys that stead sets and users may not."""
+
+RESERVED_WORDS = frozenset({"in", "not", "and", "or", "anywhere", "nowhere"})
+"""Words of the selector language, in any case; a label key of that name is written in quotes."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.ASCII)
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z0-9._/:-]+", re.ASCII)
 _BAD_CHARACTER = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
 
 
@@ -54,13 +60,13 @@ def check_value(value: object, what: str = "label value") -> str:
     """`value` itself if Kubernetes would take it as a label value; the empty string is one."""
     if not isinstance(value, str):
         raise Invalid(f"{what} {value!r} must be a string, for example {_as_text(value)!r}")
+    if value and not _NAME.fullmatch(value):
+        raise Invalid(f"{what} {value!r} {_what_is_wrong(value)}, for example 'us-west4-a'")
     if len(value) > VALUE_LENGTH_MAX:
         raise Invalid(
             f"{what} {value!r} has {len(value)} characters, but at most {VALUE_LENGTH_MAX} are allowed, "
             f"for example {value[:20].strip('._-')!r}"
         )
-    if value and not _NAME.fullmatch(value):
-        raise Invalid(f"{what} {value!r} {_what_is_wrong(value)}, for example 'us-west4-a'")
     return value
 
 
@@ -72,16 +78,16 @@ def _what_is_wrong(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else "A100"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if isinstance(value, int | float) and _NAME.fullmatch(text) else "A100"
 
 
 def integer(text: str) -> int | None:
     """A label value as Kubernetes reads numbers: an int64 in base 10, or None."""
-    if not _INTEGER.fullmatch(text):
+    found = _INTEGER.fullmatch(text)
+    if found is None:
         return None
-    number = int(text)
+    number = int(found["sign"] + found["digits"])
     return number if -(2**63) <= number < 2**63 else None
 
 
@@ -224,23 +230,31 @@ class Requirement:
 
     def __str__(self) -> str:
         """A form that the selector language reads back: ``gpu_type in {A100, P100}``."""
+        key = _written(self.key, RESERVED_WORDS)
         match self.operator:
             case Operator.IN:
-                return f"{self.key} in {_braced(self.values)}"
+                return f"{key} in {_braced(self.values)}"
             case Operator.NOT_IN:
-                return f"{self.key} not in {_braced(self.values)}"
+                return f"{key} not in {_braced(self.values)}"
             case Operator.EXISTS:
-                return self.key
+                return key
             case Operator.DOES_NOT_EXIST:
-                return f"not {self.key}"
+                return f"not {key}"
             case Operator.GT:
-                return f"{self.key} > {self.greater}"
+                return f"{key} > {self.greater}"
             case Operator.LT:
-                return f"{self.key} < {self.less}"
+                return f"{key} < {self.less}"
+
+
+def _written(word: str, reserved: frozenset[str] = frozenset()) -> str:
+    """`word` as the selector language reads it back: in quotes where it could be taken for something else."""
+    if _PLAIN.fullmatch(word) and word.lower() not in reserved:
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _braced(values: Iterable[str]) -> str:
-    return "{" + ", ".join(value or '""' for value in sorted(values)) + "}"
+    return "{" + ", ".join(_written(value) for value in sorted(values)) + "}"
 
 
 Term = tuple[Requirement, ...]
@@ -255,7 +269,9 @@ class Selector:
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "terms", tuple(dict.fromkeys(tuple(dict.fromkeys(t)) for t in self.terms)))
+        terms = tuple(dict.fromkeys(tuple(dict.fromkeys(t)) for t in self.terms))
+        # One term that holds everywhere makes the others idle: there is one way to say "anywhere".
+        object.__setattr__(self, "terms", ((),) if () in terms else terms)
         object.__setattr__(self, "_hash", hash(self.terms))
 
     @staticmethod
@@ -293,7 +309,9 @@ class Selector:
         if () in self.terms:
             return "anywhere"
         terms = [" and ".join(map(str, term)) for term in self.terms]
-        return " or ".join(f"({t})" if len(terms) > 1 and " and " in t else t for t in terms)
+        if len(terms) == 1:
+            return terms[0]
+        return " or ".join(f"({text})" if len(term) > 1 else text for term, text in zip(self.terms, terms, strict=True))
 
 
 ANYWHERE = Selector(((),))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stead.errors import Invalid
-from stead.labels import EMPTY, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels
-from stead.resources import NOTHING, Resources
+from stead.labels import EMPTY, IDENTITY_KEYS, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels
+from stead.resources import DEVICES, NOTHING, UNIT, Resources, amount_text
 from stead.taints import Taint
 
 NodeId = str
@@ -41,10 +41,16 @@ class Node:
         if not isinstance(id, str) or not id:
             raise Invalid(f"node id {id!r} must be a non-empty string, for example 'node-1'")
         checked = Labels.checked(labels or {})
-        for key in (NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID):
-            if key in checked:
+        for key in checked:
+            if key in IDENTITY_KEYS:
                 raise Invalid(f"label {key!r} is set by stead on every node; choose another key, for example 'zone'")
-        return Node(id, Resources.of(capacity), checked, tuple(dict.fromkeys(taints)), ip, name, draining)
+        amounts = Resources.of(capacity)
+        for name in sorted(DEVICES & amounts.keys()):
+            if amounts[name] % UNIT:
+                raise Invalid(
+                    f"node {id!r} cannot have {amount_text(name, amounts[name])}: devices are whole, for example 1"
+                )
+        return Node(id, amounts, checked, tuple(dict.fromkeys(taints)), ip, name, draining)
 
     @property
     def all_labels(self) -> Labels:

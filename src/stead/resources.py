@@ -64,10 +64,10 @@ def _from_text(text: str, what: str) -> int:
     if found is None:
         raise Invalid(f"{what} {text!r} is not a quantity; good values are '2', '0.5', '500m', '2Gi' and '1e3'")
     number, suffix = Decimal(found["number"]), found["suffix"] or ""
-    if suffix[:1] in ("e", "E") and len(suffix) > 1:
-        number *= Decimal(10) ** int(suffix[1:])
-    elif suffix:
+    if suffix in _SUFFIX:
         number *= _SUFFIX[suffix]
+    elif suffix:
+        number *= Decimal(10) ** int(suffix[1:])
     return int((number * UNIT).to_integral_value(rounding=ROUND_CEILING))
 
 

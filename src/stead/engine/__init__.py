@@ -8,8 +8,9 @@ hold this object and contain no scheduling rule of their own.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from stead.asks import Ask, AskId, Group, GroupId
@@ -43,7 +44,7 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.engine.fleet import NODES
+from stead.engine.fleet import NODES, Column
 from stead.engine.groups import GroupShape, Member, free_of_work, place_group
 from stead.engine.rules import Hold, compulsory_node_ids
 from stead.engine.shapes import Demand, Shape
@@ -71,6 +72,9 @@ class Settings:
     seed: int = 0
 
 
+DEFAULTS = Settings()
+
+
 class GroupRecord(NamedTuple):
     """A known group. `alternative` is the one that is (or was) placed, None while all of it waits."""
 
@@ -82,7 +86,7 @@ class GroupRecord(NamedTuple):
 
 
 class Engine:
-    def __init__(self, settings: Settings = Settings()) -> None:
+    def __init__(self, settings: Settings = DEFAULTS) -> None:
         self.settings = settings
         self.now = 0.0
         self._board = Board(settings.hybrid_threshold, settings.seed)
@@ -108,8 +112,13 @@ class Engine:
 
     def apply(self, *facts: Fact) -> None:
         """Take note of what happened. The only way in."""
-        for fact in facts:
-            _APPLY[type(fact)](self, fact)
+        for kind, run in groupby(facts, key=type):
+            if kind is AskSubmitted:
+                self._asks_submitted(run)  # type: ignore[arg-type]  # the key says so
+            else:
+                take_note = _APPLY[kind]
+                for fact in run:
+                    take_note(self, fact)
 
     def _clock_advanced(self, fact: ClockAdvanced) -> None:
         self.now = max(self.now, fact.now)
@@ -163,10 +172,19 @@ class Engine:
         if row is not None:
             self._board.fleet.set_capacity(row, fact.capacity)
 
-    def _ask_submitted(self, fact: AskSubmitted) -> None:
-        ask = fact.ask
-        if not self._knows(ask.id):
-            self._wait(self._board.shape_of(ask), Entry(ask, self.now, self._board.next_turn()))
+    def _asks_submitted(self, facts: Iterable[AskSubmitted]) -> None:
+        """Work that arrives together is queued together, a shape at a time."""
+        board, now = self._board, self.now
+        arrived: dict[tuple[Shape, int], list[Entry]] = {}
+        seen: set[AskId] = set()
+        for fact in facts:
+            ask = fact.ask
+            if ask.id not in seen and not self._knows(ask.id):
+                seen.add(ask.id)
+                entry = Entry(ask, now, board.next_turn())
+                arrived.setdefault((board.shape_of(ask), ask.priority), []).append(entry)
+        for (shape, priority), entries in arrived.items():
+            self._wait(shape, priority, entries)
 
     def _ask_running(self, fact: AskRunning) -> None:
         ask, row = fact.ask, self._board.fleet.row(fact.node)
@@ -180,8 +198,8 @@ class Engine:
             choice, moment, turn, ask = known.choice, known.moment, known.turn, known.ask
             self._board.lift(ask.id)
         elif ask.id in self._waiting:
-            entry = self._waiting.remove(ask.id)
-            moment, turn = entry.moment, entry.turn
+            _, moment, turn = self._waiting.entry(ask.id)
+            self._waiting.remove(ask.id)
         group = self._member_of.map.get(ask.id)
         demand = self._board.shape_of(ask).demands[choice]
         placement = self._board.place(ask, demand, row, moment, turn or self._board.next_turn(), group)
@@ -217,7 +235,7 @@ class Engine:
         shape = self._group_shapes.map.get(key)
         if shape is None:
             shape = self._group_shapes.write()[key] = GroupShape(group, self._board, self._board.next_turn())
-        self._wait(shape, Entry(group, record.moment, record.turn))
+        self._wait(shape, group.priority, [Entry(group, record.moment, record.turn)])
 
     def _group_ended(self, fact: GroupEnded) -> None:
         record = self._groups.map.get(fact.group)
@@ -240,20 +258,21 @@ class Engine:
             or id in self._member_of.map
         )
 
-    def _wait(self, shape: Shape | GroupShape, entry: Entry) -> None:
-        self._waiting.add(shape, entry)
-        if entry.item.deadline is not None:
-            heapq.heappush(self._deadlines, (entry.item.deadline, entry.item.id))
+    def _wait(self, shape: Shape | GroupShape, priority: int, entries: list[Entry]) -> None:
+        self._waiting.add(shape, priority, entries)
+        for entry in entries:
+            if entry.item.deadline is not None:
+                heapq.heappush(self._deadlines, (entry.item.deadline, entry.item.id))
 
     def _wait_again(self, placement: Placement) -> None:
         """An ask lost its place: back into the line at its old position; a member through its group."""
         if placement.group is None:
-            entry = Entry(placement.ask, placement.moment, placement.turn)
-            self._wait(self._board.shape_of(placement.ask), entry)
+            ask, entry = placement.ask, Entry(placement.ask, placement.moment, placement.turn)
+            self._wait(self._board.shape_of(ask), ask.priority, [entry])
         elif placement.group not in self._waiting:
             record = self._groups.map[placement.group]
             shape = GroupShape(record.group, self._board, self._board.next_turn())
-            self._wait(shape, Entry(record.group, record.moment, record.turn))
+            self._wait(shape, record.group.priority, [Entry(record.group, record.moment, record.turn)])
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
@@ -290,6 +309,7 @@ class Engine:
                 left = None if left is None else left - placed
             self._review_hold()
             self._waiting.wake(self._board.fleet.take_news())
+        self._evict_due(decisions)
         if self._board.tidy(self._waiting.shapes()):
             self._group_shapes = Sheet()
             self._board.fleet.bump(NODES)
@@ -318,7 +338,7 @@ class Engine:
                 rows = standing.best_many(self._board.fleet, len(run) - done)
                 if rows:
                     entries = run[done : done + len(rows)]
-                    self._waiting.remove_run(entries)
+                    self._waiting.remove(*[entry.item.id for entry in entries])
                     self._board.place_many(demand, entries, rows)
                     self._announce(demand, entries, rows, decisions)
                     done += len(rows)
@@ -383,7 +403,8 @@ class Engine:
                 self._waiting.remove(entry.item.id)
                 decisions.append(Refused(entry.item.id, NodeUnknown(named)))
             return
-        columns, hopes = [], 0
+        columns: list[Column] = []
+        hopes = 0
         for demand in shape.demands:
             hopeful = self._board.hopes(demand)
             columns += demand.reads(self._board.work)
@@ -549,7 +570,6 @@ _APPLY: dict[type, Callable[[Engine, Any], None]] = {
     NodeUntainted: Engine._node_untainted,
     NodeDrained: Engine._node_drained,
     NodeResized: Engine._node_resized,
-    AskSubmitted: Engine._ask_submitted,
     AskRunning: Engine._ask_running,
     AskEnded: Engine._ask_ended,
     AskLost: Engine._ask_lost,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from stead.asks import Ask, AskId, GroupId
-from stead.engine.fleet import Fleet, Nodes, as_flags
+from stead.engine.fleet import DeviceShares, Fleet, Nodes, as_flags
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing, shares
@@ -119,14 +119,19 @@ class Board:
         return placement
 
     def place_many(self, demand: Demand, entries: Sequence[Entry], rows: list[int]) -> None:
-        """Place the first asks of `entries` on `rows`, one each, all with this demand."""
+        """Place equal asks that look at no other work, one on each of `rows`."""
+        held: Sequence[tuple[DeviceShares, ...]]
         if demand.on_devices:
-            for entry, row in zip(entries, rows, strict=False):
-                self.place(entry.item, demand, row, entry.moment, entry.turn)  # type: ignore[arg-type]  # shapes queue asks
-            return
-        self.fleet.take_many(rows, demand.needs)
-        for entry, row in zip(entries, rows, strict=False):
-            self.work.add(self.fleet, Placement(entry.item, row, demand.index, (), entry.moment, entry.turn, None))  # type: ignore[arg-type]
+            held = [self.fleet.take(row, demand.needs) for row in rows]
+        else:
+            self.fleet.take_many(rows, demand.needs)
+            held = [()] * len(rows)
+        choice = demand.index
+        placements = [
+            Placement(ask, row, choice, shares, moment, turn, None)  # type: ignore[arg-type]  # shapes queue asks
+            for (ask, moment, turn), row, shares in zip(entries, rows, held, strict=True)
+        ]
+        self.work.add_many(self.fleet, placements)
 
     def lift(self, id: AskId) -> Placement:
         """Take a placed ask off the board."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from stead.engine.reasons import (
     LacksLabel,
     NeverFits,
     NoAlternativeHolds,
-    NotNear,
     NoTermMatches,
+    NotNear,
     Reason,
     ShortOf,
     Skewed,
@@ -30,13 +31,13 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.shapes import Demand
-from stead.labels import ANYWHERE, NODE_IP, NODE_NAME, NODE_ID_KEYS, Operator, Requirement, Selector
+from stead.labels import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector
 from stead.nodes import NodeId
 from stead.resources import Resources
 from stead.taints import Taint, Toleration
 
 SIGNATURES_TRIED_MAX = 24
-VALUES_TRIED_MAX = 32
+VALUES_TRIED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class AddCapacity:
 
 @dataclass(frozen=True, slots=True)
 class AddLabel:
-    """The node gets a label, or another value of it."""
+    """The node gets a label that it lacks and that the ask speaks of (a label it has is never changed:
+    a node does not move to another zone to suit an ask)."""
 
     node: NodeId
     key: str
@@ -143,7 +145,8 @@ class _Search:
     def _signatures(self) -> list[tuple[int, tuple[Reason, ...], Nodes]]:
         """(fewest edits that could do, obstacles, nodes with just these), the most promising first."""
         fleet = self.board.fleet
-        left, found = [((), fleet.alive)], []
+        left: list[tuple[tuple[Reason, ...], Nodes]] = [((), fleet.alive)]
+        found: list[tuple[int, tuple[Reason, ...], Nodes]] = []
         for reason, nodes in self.sets:
             split: list[tuple[tuple[Reason, ...], Nodes]] = []
             for reasons, group in left:
@@ -151,7 +154,7 @@ class _Search:
                     split.append(((*reasons, reason), group & nodes))
                 if group & ~nodes:
                     split.append((reasons, group & ~nodes))
-            left = split  # type: ignore[assignment]  # the empty tuple is the only one without reasons
+            left = split
         for reasons, group in left:
             if reasons and all(isinstance(reason, _CURABLE) for reason in reasons):
                 found.append((self._fewest(reasons), reasons, group))
@@ -159,16 +162,20 @@ class _Search:
         return sorted(found, key=lambda item: (item[0], ranks[item[1]], -item[2].bit_count(), rows_of(item[2])[0]))
 
     def _fewest(self, reasons: tuple[Reason, ...]) -> int:
-        """At least so many edits: one per obstacle, but one label on the node may cure several."""
-        keys = Counter(key for reason in reasons for key in _label_keys(reason))
-        return max(1, len(reasons) - sum(count - 1 for count in keys.values()))
+        """At least so many edits: one per obstacle, but one label on the node may cure several, and a spread
+        is measured anew when the selector changes."""
+        distinct = dict.fromkeys(reasons)
+        keys = Counter(key for reason in distinct for key in _label_keys(reason))
+        skewed = sum(isinstance(reason, Skewed) for reason in distinct)
+        return max(1, len(distinct) - skewed - sum(count - 1 for count in keys.values()))
 
     def _proposals(self, reasons: tuple[Reason, ...], nodes: Nodes, fewest: int) -> Iterator[list[Edit]]:
         row = self._representative(reasons, nodes)
         edits = [self._cure(reason, row) for reason in reasons]
         yield edits
-        if fewest < len(reasons):
-            yield from self._by_one_label(reasons, edits, row)
+        if fewest < len(set(reasons)):
+            yield [e for e, r in zip(edits, reasons, strict=True) if not isinstance(r, Skewed)]
+            yield from self._by_labels(reasons, edits, row)
 
     def _representative(self, reasons: tuple[Reason, ...], nodes: Nodes) -> int:
         """The node with the smallest shortage, or whose labels are the most common among these nodes."""
@@ -217,30 +224,34 @@ class _Search:
                 return AddCapacity(node.id, resource, fleet.amount(resource).lacking_total(row, need))
         return Uncordon(node.id)
 
-    def _by_one_label(self, reasons: tuple[Reason, ...], edits: list[Edit], row: int) -> Iterator[list[Edit]]:
-        """Let one new label value on the node cure every obstacle that speaks of its key."""
-        node = self.board.node_id(row)
-        keys = Counter(key for reason in reasons for key in _label_keys(reason))
-        for key, count in sorted(keys.items()):
-            if count < 2 or key in NODE_ID_KEYS or key in (NODE_IP, NODE_NAME):
-                continue
-            rest = [edit for edit, reason in zip(edits, reasons, strict=True) if key not in _label_keys(reason)]
-            for value in self._values_worth_trying(key):
-                yield [*rest, AddLabel(node, key, value)]
+    def _by_labels(self, reasons: tuple[Reason, ...], edits: list[Edit], row: int) -> Iterator[list[Edit]]:
+        """Let one new label on the node cure every obstacle that speaks of its key; for several keys at once."""
+        node = self.board.fleet.nodes.map[row]
+        counts = Counter(key for reason in reasons for key in _label_keys(reason))
+        keys = [key for key, count in sorted(counts.items()) if count > 1 and node.label(key) is None]
+        keys = [key for key in keys if key not in IDENTITY_KEYS]
+        for chosen in (c for size in range(len(keys), 0, -1) for c in combinations(keys, size)):
+            uncured = [e for e, r in zip(edits, reasons, strict=True) if not _label_keys(r) & frozenset(chosen)]
+            for values in product(*(self._values_worth_trying(key) for key in chosen)):
+                added = [AddLabel(node.id, key, value) for key, value in zip(chosen, values, strict=True)]
+                yield [*uncured, *added]
 
     def _values_worth_trying(self, key: str) -> list[str]:
-        """Values that requirements name, values that nodes have, and numbers next to a bound."""
-        values = dict.fromkeys(sorted(self.board.fleet.domains(key)))
-        for term in self.demand.selector.terms:
-            for requirement in term:
-                if requirement.key == key:
-                    values.update(dict.fromkeys(sorted(requirement.values)))
-                    if requirement.greater is not None:
-                        values[str(requirement.greater + 1)] = None
-                    if requirement.less is not None:
-                        values[str(requirement.less - 1)] = None
-        values["new"] = None
-        return list(values)[-VALUES_TRIED_MAX:]
+        """Values that every requirement on the key accepts: those that it names, that nodes have, or that lie
+        next to a bound."""
+        terms = self.demand.selector.terms
+        requirements = [r for term in terms for r in term if r.key == key]
+        values: dict[str, None] = {}
+        for requirement in requirements:
+            values.update(dict.fromkeys(sorted(requirement.values)))
+            if requirement.greater is not None:
+                values[str(requirement.greater + 1)] = None
+            if requirement.less is not None:
+                values[str(requirement.less - 1)] = None
+        values.update(dict.fromkeys(sorted(self.board.fleet.domains(key))))
+        values["any"] = None
+        accepted = [v for v in values if len(terms) > 1 or all(r.accepts(v) for r in requirements)]
+        return accepted[:VALUES_TRIED_MAX]
 
     def _verified(self, edits: list[Edit]) -> Change | None:
         """The change, if it works on a fork."""
@@ -248,9 +259,11 @@ class _Search:
         ask = self.ask
         for edit in dict.fromkeys(edits):
             ask = self._made(board, ask, edit)
-        demand = board.shape_of(ask).demands[self.index]
-        nodes = board.standing(demand).candidates().bit_count()
-        return Change(tuple(dict.fromkeys(edits)), nodes, self.index) if nodes else None
+        for demand in board.shape_of(ask).demands:
+            nodes = board.standing(demand).candidates().bit_count()
+            if nodes:
+                return Change(tuple(dict.fromkeys(edits)), nodes, demand.index)
+        return None
 
     def _made(self, board: Board, ask: Ask, edit: Edit) -> Ask:
         """Make one edit: on the fork, or in the ask that is returned."""
@@ -259,7 +272,7 @@ class _Search:
                 covering = Toleration(taint.key, frozenset({taint.value}), complement=False, effect=taint.effect)
                 return replace(ask, tolerations=(*ask.tolerations, covering))
             case Widen() | Drop():
-                return _loosened(ask, self.index, edit)
+                return _loosened(ask, edit)
             case FreeUp(node, resource, _):
                 need = dict(self.demand.needs)[resource]
                 board.fleet.free_up(board.fleet.rows.map[node], resource, need)
@@ -310,21 +323,18 @@ def _label_keys(reason: Reason) -> frozenset[str]:
     return frozenset()
 
 
-def _loosened(ask: Ask, index: int, edit: Widen | Drop) -> Ask:
-    """The ask with one requirement widened or one wish given up."""
-    choice = ask.choices[index]
+def _loosened(ask: Ask, edit: Widen | Drop) -> Ask:
+    """The ask with one requirement widened or one wish given up, wherever it stands."""
     if isinstance(edit, Widen):
         old = edit.requirement
         values = old.values - {edit.value} if old.complement else old.values | {edit.value}
-        new = replace(old, values=values)
-        terms = tuple(tuple(new if r == old else r for r in term) for term in choice.selector.terms)
-        return _with_selector(ask, index, Selector(terms))
+        return _with_requirement(ask, old, (replace(old, values=values),))
     what = edit.what
     if isinstance(what, Requirement):
-        terms = tuple(tuple(r for r in term if r != what) for term in choice.selector.terms)
-        return _with_selector(ask, index, Selector(terms))
+        return _with_requirement(ask, what, ())
     if isinstance(what, Selector):
-        return _with_selector(ask, index, ANYWHERE)
+        choices = tuple(Choice(c.resources, ANYWHERE if c.selector == what else c.selector) for c in ask.choices)
+        return replace(ask, choices=choices)
     if isinstance(what, Spread):
         return replace(ask, spreads=tuple(spread for spread in ask.spreads if spread != what))
     if isinstance(what, Affinity):
@@ -332,6 +342,11 @@ def _loosened(ask: Ask, index: int, edit: Widen | Drop) -> Ask:
     return replace(ask, affinities=())
 
 
-def _with_selector(ask: Ask, index: int, selector: Selector) -> Ask:
-    choice = Choice(ask.choices[index].resources, selector)
-    return replace(ask, choices=(*ask.choices[:index], choice, *ask.choices[index + 1 :]))
+def _with_requirement(ask: Ask, old: Requirement, new: tuple[Requirement, ...]) -> Ask:
+    choices = []
+    for choice in ask.choices:
+        terms = tuple(
+            tuple(r for each in term for r in (new if each == old else (each,))) for term in choice.selector.terms
+        )
+        choices.append(Choice(choice.resources, Selector(terms)))
+    return replace(ask, choices=tuple(choices))

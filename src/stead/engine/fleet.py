@@ -168,10 +168,7 @@ class Amount:
         """The least capacity that has to be added to the node for `need` to fit it at all, and then now."""
         if self.shares is None:
             return max(0, need - min(int(self.free[row]), int(self.total[row])))
-        have = int(self.fitting(need)[row])
-        missing = need - have if need >= UNIT else UNIT
-        # A device that is only partly there (capacity 1.5) becomes whole first.
-        return missing - int(self.total[row]) % UNIT if need >= UNIT else max(0, need - int(self.total[row]) % UNIT)
+        return UNIT if need < UNIT else need - int(self.whole[row])
 
     def free_up(self, row: int, need: int) -> None:
         """Pretend that just enough became free on the node for `need` to fit (see `lacking`)."""
@@ -188,23 +185,23 @@ class Amount:
         self._review(row)
 
     def resize(self, row: int, total: int) -> None:
-        """The node now has `total` units; what is in use stays in use."""
+        """The node now has `total` units; what is in use stays in use. Devices count whole."""
+        if self.shares is not None:
+            total -= total % UNIT
         self.free[row] += total - self.total[row]
         self.total[row] = total
         if self.shares is None or self.shares_total is None:
             return
-        count = -(-total // UNIT)
+        count = total // UNIT
         if count > len(self.shares):
             extra = np.zeros((count - len(self.shares), self.shares.shape[1]), np.int64)
             self.shares = np.concatenate([self.shares, extra])
             self.shares_total = np.concatenate([self.shares_total, extra])
         new = np.zeros(len(self.shares), np.int64)
-        new[: total // UNIT] = UNIT
-        if total % UNIT:
-            new[total // UNIT] = total % UNIT
+        new[:count] = UNIT
         self.shares[:, row] += new - self.shares_total[:, row]
         self.shares_total[:, row] = new
-        self.whole_total[row] = total // UNIT * UNIT
+        self.whole_total[row] = total
         self.share_total[row] = min(total, UNIT)
         self._review(row)
 
@@ -523,6 +520,8 @@ class Fleet:
     def _resize(self, row: int, capacity: Resources) -> None:
         for resource, column in self.amounts.map.items():
             total = capacity.get(resource)
+            if column.shares is not None:
+                total -= total % UNIT
             if int(column.total[row]) != total:
                 self._own_amount(resource).resize(row, total)
                 self.touched.append(row)

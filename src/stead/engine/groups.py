@@ -184,7 +184,8 @@ class _Search:
         for domain, wanted in liked:
             rank = rank * 2 + (as_flags(domain, fleet.size)[rows] != wanted)
         order = np.lexsort((rows, standing.keys[rows], rank))
-        return rows[order][:NODES_TRIED_MAX].tolist()
+        tried: list[int] = rows[order][:NODES_TRIED_MAX].tolist()
+        return tried
 
 
 def free_of_work(board: Board) -> Board:

@@ -8,7 +8,7 @@ its rank moves as one node takes more equal asks, which lets a batch be placed e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,25 @@ from stead.resources import UNIT
 LOAD_MAX = (1 << 40) - 1
 """Loads above this (a node that took part in wild overcommitment) count as this."""
 
-Load = TypeVar("Load", int, NDArray[np.int64])
-
 
 class Policy(Protocol):
-    sticky: bool
-    """Whether a node that took one more becomes better for the next (True) or never better (False)."""
-    by_chance: bool
-    """Whether the best preferred nodes are drawn from rather than ranked."""
+    @property
+    def sticky(self) -> bool:
+        """Whether a node that took one more becomes better for the next (True) or never better (False)."""
 
-    def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    @property
+    def by_chance(self) -> bool:
+        """Whether the best preferred nodes are drawn from rather than ranked."""
 
-    def rank(self, load: int) -> int: ...
+    @property
+    def level(self) -> int:
+        """Loads up to this one all have the same rank."""
+
+    def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ranks of many loads at once."""
+
+    def rank(self, load: int) -> int:
+        """The same for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class Spread:
 
     sticky: bool = False
     by_chance: bool = False
+    level: int = -1
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
         return loads
@@ -53,6 +61,7 @@ class Pack:
 
     sticky: bool = True
     by_chance: bool = False
+    level: int = -1
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
         ranks: NDArray[np.int64] = LOAD_MAX - loads
@@ -66,15 +75,15 @@ class Pack:
 class Hybrid:
     """Ray's default: nodes up to the threshold fill in table order, then the least loaded first."""
 
-    threshold: int = UNIT // 2
+    level: int = UNIT // 2
     sticky: bool = False
     by_chance: bool = False
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.where(loads <= self.threshold, 0, loads)
+        return np.where(loads <= self.level, 0, loads)
 
     def rank(self, load: int) -> int:
-        return 0 if load <= self.threshold else load
+        return 0 if load <= self.level else load
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,7 @@ class AtRandom:
 
     sticky: bool = False
     by_chance: bool = True
+    level: int = LOAD_MAX
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.zeros_like(loads)

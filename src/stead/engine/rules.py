@@ -16,7 +16,6 @@ from typing import Protocol
 from stead.asks import Affinity, Choice, Spread
 from stead.engine.fleet import (
     DRAINING,
-    NODES,
     RESERVED,
     TAINTS,
     Column,
@@ -31,8 +30,8 @@ from stead.engine.reasons import (
     LacksLabel,
     NeverFits,
     NoAlternativeHolds,
-    NotNear,
     NoTermMatches,
+    NotNear,
     Reason,
     Reserved,
     ShortOf,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.asks import Affinity, Ask, Choice, Preference, Spread
-from stead.engine.fleet import TAINTS, Amounts, Column, Fleet, Nodes, as_flags, from_flags, rows_of
+from stead.engine.fleet import NODES, TAINTS, Amounts, Column, Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.policies import LOAD_MAX, Dice, Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
 from stead.engine.work import Kind, Work
@@ -30,7 +30,7 @@ _SCALAR_REPAIRS_MAX = 6
 class Demand:
     """One choice of a shape, compiled."""
 
-    __slots__ = ("index", "kind", "needs", "policy", "prefers", "rules", "selector", "tolerations", "on_devices")
+    __slots__ = ("index", "kind", "needs", "on_devices", "policy", "prefers", "rules", "selector", "tolerations")
 
     def __init__(self, index: int, choice: Choice, shape: Shape, ask: Ask, policy: Policy) -> None:
         self.index = index
@@ -45,7 +45,7 @@ class Demand:
 
     def reads(self, work: Work) -> tuple[Column, ...]:
         """Every column, amounts aside, that can change where it may go or what it prefers."""
-        columns: dict[Column, None] = {TAINTS: None}
+        columns: dict[Column, None] = {NODES: None, TAINTS: None}
         for rule in self.rules.before_amounts:
             columns.update(dict.fromkeys(rule.reads(work)))
         for preference in self.prefers:
@@ -132,8 +132,13 @@ class Standing:
             if len(changed) < fleet.size // 8:
                 self._repair(fleet, changed)
                 return False
-        self.keys = np.full(fleet.size, REFUSED, np.int64)
-        self._compute(fleet, np.flatnonzero(as_flags(self.nodes, fleet.size)))
+        inside = as_flags(self.nodes, fleet.size)
+        if self.nodes.bit_count() * 2 > fleet.size:
+            self.keys = np.where(inside, self._computed(fleet, slice(None)), REFUSED)
+        else:
+            where = np.flatnonzero(inside)
+            self.keys = np.full(fleet.size, REFUSED, np.int64)
+            self.keys[where] = self._computed(fleet, where)
         return True
 
     def _preferences(self, world: World) -> Amounts | None:
@@ -153,26 +158,26 @@ class Standing:
                 self.keys[row] = self.key_of(fleet, row)
             return
         where = np.array(rows)
-        self.keys[where] = REFUSED
-        self._compute(fleet, where[as_flags(self.nodes, fleet.size)[where]])
+        inside = as_flags(self.nodes, fleet.size)[where]
+        self.keys[where] = np.where(inside, self._computed(fleet, where), REFUSED)
 
-    def _compute(self, fleet: Fleet, where: NDArray[np.intp]) -> None:
-        """Keys of many rows at once; all of them are in the mask."""
-        if not len(where):
-            return
-        fits = np.ones(len(where), np.bool_)
-        loads = np.zeros(len(where), np.int64)
+    def _computed(self, fleet: Fleet, where: NDArray[np.intp] | slice) -> Amounts:
+        """Keys of many rows at once, as if all of them were in the mask."""
+        fits: NDArray[np.bool_] | None = None
+        loads: Amounts | None = None
         for resource, need in self.demand.needs:
             amount = fleet.amount(resource)
-            fits &= amount.fitting(need)[where] >= need
+            enough = amount.fitting(need)[where] >= need
             total = amount.total[where]
-            np.maximum(loads, shares(total - amount.free[where] + need, total), out=loads)
-        if not self.demand.needs:
+            load = shares(total - amount.free[where] + need, total)
+            fits = enough if fits is None else fits & enough
+            loads = load if loads is None else np.maximum(loads, load)
+        if fits is None or loads is None:
             loads = fleet.ask_counts[where] * UNIT
         keys = self.demand.policy.ranks(np.minimum(loads, LOAD_MAX))
         if self._preference is not None:
             keys = keys - self._preference[where] * _PREFERENCE_STEP
-        self.keys[where] = np.where(fits, keys, REFUSED)
+        return keys if fits is None else np.where(fits, keys, REFUSED)
 
     def key_of(self, fleet: Fleet, row: int, more: int = 0) -> int:
         """The key of one row if `more` equal asks were placed there first; room is then the caller's
@@ -221,22 +226,32 @@ class Standing:
         """The rows that `count` equal asks would take one after the other, as many as fit."""
         if self.demand.policy.sticky:
             return self._fill(fleet, count)
-        first = self._first_rows(count)
-        heap = [(self.keys.item(row), row, 0) for row in first]
-        heapq.heapify(heap)
-        room: dict[int, int] = {}
+        heap = [(self.keys.item(row), row, 0) for row in self._first_rows(count)]
         rows: list[int] = []
+        # Ascending keys already make a heap. Each turn takes the best node, for as many asks as leave
+        # its rank unchanged, and puts it back with the rank that one more would have there.
         while heap and len(rows) < count:
             _, row, taken = heap[0]
-            rows.append(row)
-            taken += 1
-            if row not in room:
-                room[row] = self._room(fleet, row, count)
-            if taken < room[row]:
-                heapq.heapreplace(heap, (self.key_of(fleet, row, taken), row, taken))
+            room = self._room(fleet, row, count)
+            more = min(max(1, self._level_room(fleet, row) - taken), room - taken, count - len(rows))
+            rows.extend([row] * more)
+            if taken + more < room:
+                heapq.heapreplace(heap, (self.key_of(fleet, row, taken + more), row, taken + more))
             else:
                 heapq.heappop(heap)
         return rows
+
+    def _level_room(self, fleet: Fleet, row: int) -> int:
+        """How many asks the node takes while its load stays where the policy ranks all loads alike."""
+        level = self.demand.policy.level
+        if level < 0 or not self.demand.needs:
+            return 0
+        rooms = []
+        for resource, need in self.demand.needs:
+            amount = fleet.amount(resource)
+            total, free = amount.total.item(row), amount.free.item(row)
+            rooms.append((((level + 1) * total - 1) // UNIT - (total - free)) // need)
+        return min(rooms)
 
     def _fill(self, fleet: Fleet, count: int) -> list[int]:
         """A policy that prefers the fuller node stays on a node until it is full."""
@@ -255,7 +270,8 @@ class Standing:
             found = np.flatnonzero(keys <= limit) if limit != REFUSED else np.flatnonzero(keys != REFUSED)
         else:
             found = np.flatnonzero(keys != REFUSED)
-        return found[np.argsort(keys[found], kind="stable")][:count].tolist()
+        ordered: list[int] = found[np.argsort(keys[found], kind="stable")][:count].tolist()
+        return ordered
 
     def _room(self, fleet: Fleet, row: int, most: int) -> int:
         room = most
@@ -265,19 +281,16 @@ class Standing:
 
 
 def shares(used: Amounts, total: Amounts) -> Amounts:
-    """used * 10000 // total, exactly, although the product may not fit an int64 (memory in bytes is large)."""
+    """used * 10000 // total, exactly, although the product may not fit an int64 (memory in bytes is large).
+
+    A float quotient is off by at most one. How far it is off shows in the rest of the division, which is
+    small, so it comes out right although both products that make it up may wrap around.
+    """
     total = np.maximum(total, 1)
-    most = max(int(used.max()), int(total.max()))
-    if most < REFUSED // UNIT:
-        return used * UNIT // total
-    if most >= REFUSED // 10:
-        exact = used.astype(object) * UNIT // total.astype(object)
-        return np.minimum(exact, LOAD_MAX).astype(np.int64)
-    shares, rest = np.divmod(used, total)
-    for _ in range(4):  # four decimal digits: long division by hand
-        digit, rest = np.divmod(rest * 10, total)
-        shares = shares * 10 + digit
-    return shares
+    estimate = np.minimum(used / total * UNIT, LOAD_MAX).astype(np.int64)
+    rest = used * UNIT - estimate * total
+    exact: Amounts = estimate + (rest >= total) - (rest < 0)
+    return exact
 
 
 def _same(one: Amounts | None, other: Amounts | None) -> bool:

@@ -48,7 +48,7 @@ class Shelf(Generic[K, K2, V]):
         self._inner_owned: set[K] = set()
 
     def read(self, key: K) -> Mapping[K2, V]:
-        return self.map.get(key, _NONE)  # type: ignore[return-value, arg-type]  # one empty dict serves all types
+        return self.map.get(key, _NONE)  # type: ignore[arg-type]  # one empty dict serves all types
 
     def write(self, key: K) -> dict[K2, V]:
         """The inner dict of `key`, this fork's own, made if it is not there."""

@@ -9,7 +9,7 @@ was submitted; asks of one moment and one shape go together.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from stead.asks import Ask, Group
@@ -68,36 +68,37 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._line_of.map)
 
-    def add(self, sleeper: Sleeper, entry: Entry) -> None:
-        """Queue an item, awake."""
-        line = Line(sleeper, entry.item.priority)
-        entries = self._lines.write(line)
-        if entries and next(reversed(entries.values())).turn > entry.turn:
+    def add(self, sleeper: Sleeper, priority: int, entries: Sequence[Entry]) -> None:
+        """Queue items of one shape and priority, in the order of their turns, awake."""
+        line = Line(sleeper, priority)
+        waiting = self._lines.write(line)
+        if waiting and next(reversed(waiting.values())).turn > entries[0].turn:
             self._unsorted.add(line)
-        entries[entry.item.id] = entry
-        self._line_of.write()[entry.item.id] = line
-        if sleeper not in self._lines_of.map or line not in self._lines_of.map[sleeper]:
+        new = {entry.item.id: entry for entry in entries}
+        waiting.update(new)
+        self._line_of.write().update(dict.fromkeys(new, line))
+        self._untold.write(sleeper).update(dict.fromkeys(new))
+        if line not in self._lines_of.read(sleeper):
             self._lines_of.write(sleeper)[line] = None
-        self._untold.write(sleeper)[entry.item.id] = None
         self._ready[sleeper] = None
 
-    def remove(self, id: str) -> Entry:
-        line = self._line_of.write().pop(id)
-        entry = self._lines.read(line)[id]
-        self._lines.drop(line, id)
-        if id in self._untold.read(line.sleeper):
-            self._untold.drop(line.sleeper, id)
-        if line not in self._lines:
+    def remove(self, *ids: str) -> None:
+        """Remove items of one line."""
+        line_of = self._line_of.write()
+        line = line_of[ids[0]]
+        waiting, untold = self._lines.write(line), self._untold.write(line.sleeper)
+        for id in ids:
+            del line_of[id]
+            del waiting[id]
+            untold.pop(id, None)
+        if not untold:
+            self._untold.clear(line.sleeper)
+        if not waiting:
+            self._lines.clear(line)
             self._unsorted.discard(line)
             self._lines_of.drop(line.sleeper, line)
             if line.sleeper not in self._lines_of:
                 self._forget(line.sleeper)
-        return entry
-
-    def remove_run(self, run: Iterable[Entry]) -> None:
-        """Remove several items of one line."""
-        for entry in run:
-            self.remove(entry.item.id)
 
     def entry(self, id: str) -> Entry:
         return self._lines.read(self._line_of.map[id])[id]

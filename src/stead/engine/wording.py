@@ -7,7 +7,7 @@ codes. Golden files in the tests hold every sentence still.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from stead.asks import ASK_ID, Affinity, Spread
 from stead.engine.changes import AddCapacity, AddLabel, Change, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
@@ -18,8 +18,8 @@ from stead.engine.reasons import (
     LacksLabel,
     NeverFits,
     NoAlternativeHolds,
-    NotNear,
     NoTermMatches,
+    NotNear,
     Reserved,
     ShortOf,
     Skewed,
@@ -83,8 +83,10 @@ def refusal(found: Refusal) -> str:
             text = f"too small for {amount_text(resource, need)}"
         case ShortOf(resource, need):
             text = f"short of {amount_text(resource, need)}"
-        case Reserved(owner):
-            text = f"reserved for {owner}"
+        case Reserved():
+            text = f"reserved for {found.reason.owner}"
+        case _:
+            assert_never(found.reason)
     return f"{found.nodes} {text}"
 
 

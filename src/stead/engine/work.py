@@ -7,14 +7,16 @@ against single asks, and what it matches is kept up to date (`Matching`) as asks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
 from stead.engine.fleet import Column, DeviceShares, Fleet, Nodes
 from stead.engine.sharing import Sheet, Shelf
 from stead.labels import Labels, Selector
+
+K = TypeVar("K")
 
 Kind = tuple[str, Labels]
 """(namespace, labels) of placed asks."""
@@ -139,11 +141,28 @@ class Work:
         self.placements.write()[ask.id] = placement
         self.residents.write(placement.row)[ask.id] = None
         self._count(fleet, ask, placement.row, +1)
+        if ask.id in self._watched.map:
+            fleet.bump(("ask", ask.id), placement.row)
+
+    def add_many(self, fleet: Fleet, placements: Sequence[Placement]) -> None:
+        """The same for equal asks that look at no other work (and so keep nobody away)."""
+        self.placements.write().update({placement.ask.id: placement for placement in placements})
+        rows: dict[int, list[AskId]] = {}
+        for placement in placements:
+            rows.setdefault(placement.row, []).append(placement.ask.id)
+        for row, ids in rows.items():
+            self.residents.write(row).update(dict.fromkeys(ids))
+            self._count(fleet, placements[0].ask, row, len(ids))
+        for placement in placements if self._watched.map else ():
+            if placement.ask.id in self._watched.map:
+                fleet.bump(("ask", placement.ask.id), placement.row)
 
     def remove(self, fleet: Fleet, id: AskId) -> Placement:
         placement = self.placements.write().pop(id)
         self.residents.drop(placement.row, id)
         self._count(fleet, placement.ask, placement.row, -1)
+        if id in self._watched.map:
+            fleet.bump(("ask", id), placement.row)
         return placement
 
     def forget_indexes(self, fleet: Fleet) -> None:
@@ -152,7 +171,7 @@ class Work:
         for column in [column for column in versions if column[0] in ("work", "ask")]:
             del versions[column]
         self._counts, self._nodes, self._watched = Shelf(), Sheet(), Sheet()
-        self._matched_by = Sheet({kind: () for kind in self._kinds})
+        self._matched_by = Sheet(dict.fromkeys(self._kinds, ()))
         self._all_watched = False
 
     # -- inside
@@ -175,8 +194,6 @@ class Work:
                     meant = meant_by(affinity.selector, affinity.namespaces, ask.namespace)
                     self._count_keeper(Keeper(affinity, meant), row, step)
                     fleet.bump(KEEPERS, row)
-        if ask.id in self._watched.map:
-            fleet.bump(("ask", ask.id), row)
         if self._all_watched:
             fleet.bump(ANY_WORK, row)
 
@@ -220,7 +237,8 @@ class Work:
                 yield placement
 
 
-def _tally(shelf: Shelf[object, int, int], key: object, row: int, step: int) -> int:  # type: ignore[type-arg]
+def _tally(shelf: Shelf[K, int, int], key: K, row: int, step: int) -> int:
+    """Count up or down, forgetting what reaches zero."""
     count = shelf.read(key).get(row, 0) + step
     if count:
         shelf.write(key)[row] = count
