@@ -222,16 +222,20 @@ class Group:
     def __post_init__(self) -> None:
         if not self.alternatives or not all(self.alternatives):
             raise Invalid(f"group {self.id!r} has no members; give at least one bundle, for example {{'CPU': 1}}")
-        ids = [member.id for members in self.alternatives for member in members]
+        ids = [member.id for member in self.all_members]
         if len(set(ids)) < len(ids):
             raise Invalid(f"group {self.id!r} names a member twice; every member needs an id of its own")
-        for members in self.alternatives:
-            for member in members:
-                if len(member.choices) > 1:
-                    raise Invalid(
-                        f"member {member.id!r} of group {self.id!r} has fallbacks of its own; give the group "
-                        f"another alternative instead"
-                    )
+        for member in self.all_members:
+            if len(member.choices) > 1:
+                raise Invalid(
+                    f"member {member.id!r} of group {self.id!r} has fallbacks of its own; give the group "
+                    f"another alternative instead"
+                )
+
+    @property
+    def all_members(self) -> tuple[Ask, ...]:
+        """The members of all alternatives."""
+        return tuple(member for members in self.alternatives for member in members)
 
     @property
     def shape_key(self) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ def _what_is_wrong(name: str) -> str:
 
 
 def _as_text(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = str(value).lower()
     return text if isinstance(value, int | float) and _NAME.fullmatch(text) else "A100"
 
 
@@ -308,10 +308,9 @@ class Selector:
             return "nowhere"
         if () in self.terms:
             return "anywhere"
-        terms = [" and ".join(map(str, term)) for term in self.terms]
-        if len(terms) == 1:
-            return terms[0]
-        return " or ".join(f"({text})" if len(term) > 1 else text for term, text in zip(self.terms, terms, strict=True))
+        several = len(self.terms) > 1
+        texts = [(" and ".join(map(str, term)), several and len(term) > 1) for term in self.terms]
+        return " or ".join(f"({text})" if grouped else text for text, grouped in texts)
 
 
 ANYWHERE = Selector(((),))

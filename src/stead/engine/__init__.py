@@ -7,11 +7,10 @@ hold this object and contain no scheduling rule of their own.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from stead.asks import Ask, AskId, Group, GroupId
 from stead.engine.board import Board
@@ -45,10 +44,10 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.engine.fleet import NODES, Column
-from stead.engine.groups import GroupShape, Member, free_of_work, place_group
+from stead.engine.groups import GroupRecord, Groups, GroupShape, Member, free_of_work, place_group
 from stead.engine.rules import Hold, compulsory_node_ids
 from stead.engine.shapes import Demand, Shape
-from stead.engine.sharing import Sheet
+from stead.engine.timers import Timers
 from stead.engine.waiting import Entry, Line
 from stead.engine.waiting import Waiting as WaitingWork
 from stead.engine.work import Placement
@@ -75,37 +74,21 @@ class Settings:
 DEFAULTS = Settings()
 
 
-class GroupRecord(NamedTuple):
-    """A known group. `alternative` is the one that is (or was) placed, None while all of it waits."""
-
-    group: Group
-    moment: float
-    turn: int
-    alternative: int | None
-    ended: frozenset[AskId]
-
-
 class Engine:
     def __init__(self, settings: Settings = DEFAULTS) -> None:
         self.settings = settings
         self.now = 0.0
         self._board = Board(settings.hybrid_threshold, settings.seed)
         self._waiting = WaitingWork()
-        self._groups: Sheet[GroupId, GroupRecord] = Sheet()
-        self._member_of: Sheet[AskId, GroupId] = Sheet()
-        self._group_shapes: Sheet[tuple[Any, ...], GroupShape] = Sheet()
-        self._deadlines: list[tuple[float, str]] = []
-        self._evictions: list[tuple[float, AskId, Taint]] = []
-        self._evict_at: Sheet[tuple[AskId, Taint], float] = Sheet()
+        self._groups = Groups()
+        self._timers = Timers()
 
     def fork(self) -> Engine:
         """An independent engine in the same state. It shares all tables until one of the two writes."""
         twin = Engine.__new__(Engine)
         twin.settings, twin.now = self.settings, self.now
         twin._board, twin._waiting = self._board.fork(), self._waiting.fork()
-        twin._groups, twin._member_of = self._groups.fork(), self._member_of.fork()
-        twin._group_shapes, twin._evict_at = self._group_shapes.fork(), self._evict_at.fork()
-        twin._deadlines, twin._evictions = list(self._deadlines), list(self._evictions)
+        twin._groups, twin._timers = self._groups.fork(), self._timers.fork()
         return twin
 
     # -- facts in
@@ -200,7 +183,7 @@ class Engine:
         elif ask.id in self._waiting:
             _, moment, turn = self._waiting.entry(ask.id)
             self._waiting.remove(ask.id)
-        group = self._member_of.map.get(ask.id)
+        group = self._groups.of_member.map.get(ask.id)
         demand = self._board.shape_of(ask).demands[choice]
         placement = self._board.place(ask, demand, row, moment, turn or self._board.next_turn(), group)
         self._watch_taints(placement)
@@ -210,14 +193,12 @@ class Engine:
     def _ask_ended(self, fact: AskEnded) -> None:
         if fact.ask in self._board.work.placements.map:
             self._board.lift(fact.ask)
-        elif fact.ask in self._waiting and fact.ask not in self._groups.map:
+        elif fact.ask in self._waiting and fact.ask not in self._groups:
             self._waiting.remove(fact.ask)
-        group = self._member_of.map.get(fact.ask)
+        group = self._groups.of_member.map.get(fact.ask)
         if group is not None:
-            record = self._groups.map[group]
-            record = self._groups.write()[group] = record._replace(ended=record.ended | {fact.ask})
-            if record.alternative is not None and group in self._waiting and not self._missing(record):
-                self._waiting.remove(group)
+            record = self._groups.records.map[group]
+            self._stop_if_complete(self._groups.update(record._replace(ended=record.ended | {fact.ask})))
 
     def _ask_lost(self, fact: AskLost) -> None:
         if fact.ask in self._board.work.placements.map:
@@ -225,44 +206,34 @@ class Engine:
 
     def _group_submitted(self, fact: GroupSubmitted) -> None:
         group = fact.group
-        members = [member for members in group.alternatives for member in members]
-        if self._knows(group.id) or any(self._knows(member.id) for member in members):
+        if self._knows(group.id) or any(self._knows(member.id) for member in group.all_members):
             return
-        record = GroupRecord(group, self.now, self._board.next_turn(), None, frozenset())
-        self._groups.write()[group.id] = record
-        self._member_of.write().update({member.id: group.id for member in members})
-        key = group.shape_key
-        shape = self._group_shapes.map.get(key)
-        if shape is None:
-            shape = self._group_shapes.write()[key] = GroupShape(group, self._board, self._board.next_turn())
+        record = self._groups.add(group, self._board, self.now)
+        shape = self._groups.shape_of(group, self._board)
         self._wait(shape, group.priority, [Entry(group, record.moment, record.turn)])
 
     def _group_ended(self, fact: GroupEnded) -> None:
-        record = self._groups.map.get(fact.group)
-        if record is None:
+        if fact.group not in self._groups:
             return
-        del self._groups.write()[fact.group]
         if fact.group in self._waiting:
             self._waiting.remove(fact.group)
-        for members in record.group.alternatives:
-            for member in members:
-                del self._member_of.write()[member.id]
-                if member.id in self._board.work.placements.map:
-                    self._board.lift(member.id)
+        for member in self._groups.remove(fact.group).group.all_members:
+            if member.id in self._board.work.placements.map:
+                self._board.lift(member.id)
 
     def _knows(self, id: str) -> bool:
         return (
             id in self._waiting
             or id in self._board.work.placements.map
-            or id in self._groups.map
-            or id in self._member_of.map
+            or id in self._groups
+            or id in self._groups.of_member.map
         )
 
     def _wait(self, shape: Shape | GroupShape, priority: int, entries: list[Entry]) -> None:
         self._waiting.add(shape, priority, entries)
         for entry in entries:
             if entry.item.deadline is not None:
-                heapq.heappush(self._deadlines, (entry.item.deadline, entry.item.id))
+                self._timers.set_deadline(entry.item.id, entry.item.deadline)
 
     def _wait_again(self, placement: Placement) -> None:
         """An ask lost its place: back into the line at its old position; a member through its group."""
@@ -270,23 +241,22 @@ class Engine:
             ask, entry = placement.ask, Entry(placement.ask, placement.moment, placement.turn)
             self._wait(self._board.shape_of(ask), ask.priority, [entry])
         elif placement.group not in self._waiting:
-            record = self._groups.map[placement.group]
+            record = self._groups.records.map[placement.group]
             shape = GroupShape(record.group, self._board, self._board.next_turn())
             self._wait(shape, record.group.priority, [Entry(record.group, record.moment, record.turn)])
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
-        record = self._groups.map[group]
+        record = self._groups.records.map[group]
         if record.alternative is None:
             taken = next(i for i, ms in enumerate(record.group.alternatives) if member in {m.id for m in ms})
-            record = self._groups.write()[group] = record._replace(alternative=taken)
-        if group in self._waiting and not self._missing(record):
-            self._waiting.remove(group)
+            record = self._groups.update(record._replace(alternative=taken))
+        self._stop_if_complete(record)
 
-    def _missing(self, record: GroupRecord) -> list[Ask]:
-        placed = self._board.work.placements.map
-        members = record.group.alternatives[record.alternative or 0]
-        return [member for member in members if member.id not in placed and member.id not in record.ended]
+    def _stop_if_complete(self, record: GroupRecord) -> None:
+        """A group stops waiting when nothing of the alternative taken has to be placed any more."""
+        if record.alternative is not None and record.group.id in self._waiting and not record.missing(self._board):
+            self._waiting.remove(record.group.id)
 
     # -- decisions out
 
@@ -311,7 +281,7 @@ class Engine:
             self._waiting.wake(self._board.fleet.take_news())
         self._evict_due(decisions)
         if self._board.tidy(self._waiting.shapes()):
-            self._group_shapes = Sheet()
+            self._groups.forget_shapes()
             self._board.fleet.bump(NODES)
         return decisions
 
@@ -365,7 +335,7 @@ class Engine:
     def _decide_groups(self, shape: GroupShape, run: list[Entry], decisions: list[Decision]) -> int:
         for count, entry in enumerate(run):
             if not self._place_group(shape, entry, decisions):
-                refusals = self._group_refusals(self._groups.map[entry.item.id], self._board)
+                refusals = self._group_refusals(self._groups.records.map[entry.item.id])
                 self._waiting.sleep(shape, shape.columns(self._board), self._board.fleet.alive)
                 told = self._waiting.tell(shape, refusals)
                 if told:
@@ -374,16 +344,15 @@ class Engine:
         return len(run)
 
     def _place_group(self, shape: GroupShape, entry: Entry, decisions: list[Decision]) -> bool:
-        record = self._groups.map[entry.item.id]
-        placed = self._board.work.placements.map
-        alternatives = range(len(record.group.alternatives)) if record.alternative is None else (record.alternative,)
-        for alternative in alternatives:
+        """Place what the group lacks: of the alternative it has, or of the first alternative that works."""
+        record = self._groups.records.map[entry.item.id]
+        known = record.alternative
+        for alternative in range(len(record.group.alternatives)) if known is None else (known,):
             record = record._replace(alternative=alternative)
-            missing = self._missing(record)
+            missing, beside = record.missing(self._board), record.rows(self._board)
             members = [Member(ask, self._board.shape_of(ask)) for ask in missing]
-            beside = [placed[m.id].row for m in record.group.alternatives[alternative] if m.id in placed]
-            if place_group(self._board, record.group.id, members, shape.strategies, beside, entry.moment, entry.turn):
-                self._groups.write()[record.group.id] = record
+            if place_group(self._board, record.group.id, members, shape.strategies, beside, entry):
+                self._groups.update(record)
                 self._waiting.remove(record.group.id)
                 placements = [self._board.work.placements.map[ask.id] for ask in missing]
                 for placement in placements:
@@ -417,12 +386,12 @@ class Engine:
         if told:
             decisions.append(Waiting(told, refusals))
 
-    def _group_refusals(self, record: GroupRecord, board: Board) -> tuple[Refusal, ...]:
+    def _group_refusals(self, record: GroupRecord) -> tuple[Refusal, ...]:
         """The reasons of the first member that fits nowhere; none when they only do not fit together."""
-        for member in self._missing(record):
-            shape = board.shape_of(member)
-            if not board.standing(shape.demands[0]).candidates():
-                return telling_refusals(board, shape)
+        for member in record.missing(self._board):
+            shape = self._board.shape_of(member)
+            if not self._board.standing(shape.demands[0]).candidates():
+                return telling_refusals(self._board, shape)
         return ()
 
     # -- time
@@ -441,25 +410,19 @@ class Engine:
     def _schedule_eviction(self, placement: Placement, taint: Taint) -> None:
         stay = patience(taint, placement.ask.tolerations)
         if stay is not None:
-            self._evict_at.write()[placement.ask.id, taint] = self.now + stay
-            heapq.heappush(self._evictions, (self.now + stay, placement.ask.id, taint))
+            self._timers.set_eviction(placement.ask.id, taint, self.now + stay)
 
     def _evict_due(self, decisions: list[Decision]) -> None:
-        while self._evictions and self._evictions[0][0] <= self.now:
-            due, id, taint = heapq.heappop(self._evictions)
-            if self._evict_at.map.get((id, taint)) != due:
-                continue
-            del self._evict_at.write()[id, taint]
+        for id, taint in self._timers.due_evictions(self.now):
             placement = self._board.work.placements.map.get(id)
             if placement is not None and taint in self._board.fleet.nodes.map[placement.row].taints:
                 decisions.append(Evicted(id, self._board.node_id(placement.row), taint))
 
     def _refuse_late(self, decisions: list[Decision]) -> None:
-        while self._deadlines and self._deadlines[0][0] <= self.now:
-            deadline, id = heapq.heappop(self._deadlines)
+        for deadline, id in self._timers.passed_deadlines(self.now):
             if id in self._waiting and self._waiting.entry(id).item.deadline == deadline:
                 refusals = self._waiting.told(self._waiting.sleeper_of(id))
-                if id in self._groups.map:
+                if id in self._groups:
                     self._group_ended(GroupEnded(id))
                 else:
                     self._waiting.remove(id)
@@ -468,7 +431,7 @@ class Engine:
     @property
     def next_moment(self) -> float | None:
         """When time alone could next change a decision, if ever."""
-        moments = [heap[0][0] for heap in (self._deadlines, self._evictions) if heap]
+        moments = [] if self._timers.next_moment is None else [self._timers.next_moment]
         if self.settings.patience is not None and self._board.world.hold is None:
             waits = [entry.moment + self.settings.patience for _, entry in self._waiting.heads()]
             moments += [moment for moment in waits if moment > self.now]
@@ -502,14 +465,13 @@ class Engine:
             return 0
         twin = self.fork()
         twin._board = free_of_work(twin._board)
-        record = self._groups.map[entry.item.id]
         assert isinstance(line.sleeper, GroupShape)
         if not twin._place_group(line.sleeper, entry, []):
             return 0
-        members = {m.id for ms in record.group.alternatives for m in ms} - self._board.work.placements.map.keys()
         nodes = 0
-        for id in members & twin._board.work.placements.map.keys():
-            nodes |= 1 << twin._board.work.placements.map[id].row
+        for id, placement in twin._board.work.placements.map.items():
+            if placement.group == entry.item.id and id not in self._board.work.placements.map:
+                nodes |= 1 << placement.row
         return nodes
 
     # -- answers
@@ -521,11 +483,10 @@ class Engine:
                 return explain_placed(self._board, what)
             if what in self._waiting:
                 what = self._waiting.entry(what).item
-            elif what in self._groups.map:
-                what = self._groups.map[what].group
-            elif what in self._member_of.map:
-                group = self._groups.map[self._member_of.map[what]].group
-                what = next(member for members in group.alternatives for member in members if member.id == what)
+            elif what in self._groups:
+                what = self._groups.records.map[what].group
+            elif what in self._groups.of_member.map:
+                what = self._groups.member(what)
             else:
                 raise Invalid(f"nothing named {what!r} waits or is placed; an ask has to be submitted first")
         if isinstance(what, Group):

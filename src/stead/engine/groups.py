@@ -8,14 +8,16 @@ deterministic and bounded: hardest member first, best node first, a limited numb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from stead.asks import Ask, Group, GroupId, Strategy
+from stead.asks import Ask, AskId, Group, GroupId, Strategy
 from stead.engine.board import Board
 from stead.engine.fleet import Column, Nodes, RowSet, as_flags
 from stead.engine.shapes import REFUSED, Demand, Shape
+from stead.engine.sharing import Sheet
+from stead.engine.waiting import Entry
 from stead.labels import NODE_ID
 
 TRIES_MAX = 1000
@@ -55,19 +57,90 @@ class GroupShape:
         return list(found)
 
 
+class GroupRecord(NamedTuple):
+    """A known group. `alternative` is the one that is (or was) placed, None while all of it waits; members
+    in `ended` are over and are not placed again."""
+
+    group: Group
+    moment: float
+    turn: int
+    alternative: int | None
+    ended: frozenset[AskId]
+
+    def missing(self, board: Board) -> list[Ask]:
+        """Members of the alternative taken (or of the first) that have to be placed."""
+        placed = board.work.placements.map
+        members = self.group.alternatives[self.alternative or 0]
+        return [member for member in members if member.id not in placed and member.id not in self.ended]
+
+    def rows(self, board: Board) -> list[int]:
+        """Where members of that alternative are already."""
+        placed = board.work.placements.map
+        members = self.group.alternatives[self.alternative or 0]
+        return [placed[member.id].row for member in members if member.id in placed]
+
+
+class Groups:
+    """All known groups, their members, and their shapes."""
+
+    def __init__(self) -> None:
+        self.records: Sheet[GroupId, GroupRecord] = Sheet()
+        self.of_member: Sheet[AskId, GroupId] = Sheet()
+        self._shapes: Sheet[tuple[Any, ...], GroupShape] = Sheet()
+
+    def fork(self) -> Groups:
+        twin = Groups()
+        twin.records, twin.of_member = self.records.fork(), self.of_member.fork()
+        twin._shapes = self._shapes.fork()
+        return twin
+
+    def __contains__(self, id: str) -> bool:
+        return id in self.records.map
+
+    def add(self, group: Group, board: Board, moment: float) -> GroupRecord:
+        record = GroupRecord(group, moment, board.next_turn(), None, frozenset())
+        self.records.write()[group.id] = record
+        self.of_member.write().update({member.id: group.id for member in group.all_members})
+        return record
+
+    def remove(self, id: GroupId) -> GroupRecord:
+        record = self.records.write().pop(id)
+        for member in record.group.all_members:
+            del self.of_member.write()[member.id]
+        return record
+
+    def update(self, record: GroupRecord) -> GroupRecord:
+        self.records.write()[record.group.id] = record
+        return record
+
+    def shape_of(self, group: Group, board: Board) -> GroupShape:
+        """The one shape of all equal groups that have not been placed yet."""
+        key = group.shape_key
+        shape = self._shapes.map.get(key)
+        if shape is None:
+            shape = self._shapes.write()[key] = GroupShape(group, board, board.next_turn())
+        return shape
+
+    def forget_shapes(self) -> None:
+        self._shapes = Sheet()
+
+    def member(self, id: AskId) -> Ask:
+        group = self.records.map[self.of_member.map[id]].group
+        return next(member for member in group.all_members if member.id == id)
+
+
 def place_group(
     board: Board,
     group: GroupId,
     members: Sequence[Member],
     strategies: Sequence[tuple[str, Strategy]],
-    beside: Sequence[int] = (),
-    moment: float = 0.0,
-    turn: int = 0,
+    beside: Sequence[int],
+    entry: Entry,
 ) -> bool:
-    """Place all members, or leave the board as it was. `beside`: rows of members that are placed already."""
+    """Place all members, or leave the board as it was. `beside`: rows of members that are placed already;
+    `entry`: the group's place in the line."""
     board_news = len(board.fleet.news)
-    search = _Search(board, group, members, strategies, beside, moment, turn)
-    done = search.run()
+    done = _Search(board, group, members, strategies, beside, entry).run()
     if not done:
         # A try that was taken back has changed nothing, so it is no news to anybody.
         del board.fleet.news[board_news:]
@@ -82,11 +155,9 @@ class _Search:
         members: Sequence[Member],
         strategies: Sequence[tuple[str, Strategy]],
         beside: Sequence[int],
-        moment: float,
-        turn: int,
+        entry: Entry,
     ) -> None:
-        self.board, self.group, self.strategies = board, group, strategies
-        self.moment, self.turn = moment, turn
+        self.board, self.group, self.strategies, self.entry = board, group, strategies, entry
         self.rows = list(beside)
         self.tries = TRIES_MAX + len(members)
         self.members = self._hardest_first(members)
@@ -152,7 +223,7 @@ class _Search:
             self.tries -= 1
             if self.tries < 0:
                 return False
-            self.board.place(member.ask, member.demand, row, self.moment, self.turn, self.group)
+            self.board.place(member.ask, member.demand, row, self.entry.moment, self.entry.turn, self.group)
             self.rows.append(row)
             if self._place_from(index + 1, fence):
                 return True

@@ -1,0 +1,74 @@
+# One command each. `make help` lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.installed-docs
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format coverage golden bench soak mutants docs clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("stead needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(DOCS_INSTALLED): pyproject.toml | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+setup: $(INSTALLED) ## create .venv and install stead with its tools
+
+demo: $(INSTALLED) ## place the work of scenarios/demo.yaml on six simulated nodes and say why the rest waits
+	$(BIN)/stead sim scenarios/demo.yaml
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+check: $(INSTALLED) ## formatting, lint, types, layers, tidiness
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+format: $(INSTALLED) ## format the code and apply the safe fixes of the linter
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+LANGUAGE := labels taints resources nodes asks selectors arguments strategies errors
+comma := ,
+empty :=
+space := $(empty) $(empty)
+MEASURED := $(subst $(space),$(comma),src/stead/engine/* $(LANGUAGE:%=src/stead/%.py))
+
+coverage: $(INSTALLED) ## the engine and the language: over 95 % by branch
+	$(BIN)/python -m pytest -q -n $(WORKERS) --cov=stead --cov-branch --cov-report=
+	$(BIN)/coverage report --include='$(MEASURED)' --fail-under=95
+
+golden: $(INSTALLED) ## write the golden files again; read the difference before you commit it
+	STEAD_GOLDEN=write $(BIN)/python -m pytest -q tests/cli tests/sim tests/engine
+
+bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/results.json
+	$(BIN)/python -m benchmarks
+
+soak: $(INSTALLED) ## the property tests with many more examples
+	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language
+
+mutants: $(INSTALLED) ## mutation testing of labels.py and engine/rules.py; then: .venv/bin/mutmut results
+	$(BIN)/mutmut run
+
+docs: $(DOCS_INSTALLED) ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove everything that can be made again, .venv included
+	rm -rf $(VENV) site mutants build dist .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,308 @@
+"""`make bench`: prints a table and writes benchmarks/results.json."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import clusters
+from stead.asks import Ask, Choice
+from stead.engine import Engine
+from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
+from stead.labels import Labels, Requirement, Selector
+from stead.nodes import Node
+from stead.resources import Resources
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from oracle import Oracle  # noqa: E402  # the reference lives with the tests
+
+SAMPLE = 30
+"""Asks that the oracle is timed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement. `ratio` is how many times better than the reference; `goal` and `met` are for `goal_on`."""
+
+    name: str
+    ours: float
+    unit: str
+    reference: float | None
+    ratio: float | None
+    goal: str
+    met: bool | None
+
+
+def seconds(work: Callable[[], object], repeats: int = 1) -> float:
+    """The median time of one call."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def oracle_of(nodes: Iterable[Node]) -> Oracle:
+    oracle = Oracle()
+    oracle.apply(*map(NodeJoined, nodes))
+    return oracle
+
+
+def oracle_seconds(oracle: Oracle, asks: Sequence[Ask]) -> float:
+    """What one ask costs the oracle: find the best node, and place it there."""
+    start = time.perf_counter()
+    for ask in asks:
+        found = oracle.best(ask)
+        if found is not None:
+            oracle.place(ask, min(found[1]), found[0])
+    return (time.perf_counter() - start) / len(asks)
+
+
+def submit_one_by_one(engine: Engine, asks: Sequence[Ask]) -> list[float]:
+    times = []
+    for ask in asks:
+        start = time.perf_counter()
+        engine.apply(AskSubmitted(ask))
+        engine.decide()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def single_asks(count: int, goals: tuple[float, float] | None) -> tuple[list[Row], float]:
+    """One ask at a time: of shapes never seen, and of a known one; also the cost of the latter."""
+    nodes = clusters.nodes(count)
+    engine = clusters.joined(nodes)
+    wants = clusters.choices(SAMPLE + 1)
+    unseen = [Ask(f"new-{i}", want) for i, want in enumerate(wants[:SAMPLE])]
+    known = [Ask(f"known-{i}", wants[SAMPLE]) for i in range(201)]
+    new_cost = median(submit_one_by_one(engine, unseen))
+    known_cost = median(submit_one_by_one(engine, known)[1:])
+    rows = []
+    if goals is not None:
+        reference = oracle_seconds(oracle_of(nodes), [Ask(ask.id, ask.choices) for ask in unseen])
+        for name, ours, goal in (("never seen", new_cost, goals[0]), ("known", known_cost, goals[1])):
+            ratio = reference / ours
+            label = f"one ask, shape {name}, {count:,} nodes"
+            rows.append(Row(label, ours * 1e6, "us", reference * 1e6, ratio, f">= {goal:g}x", ratio >= goal))
+    return rows, known_cost
+
+
+def batch(count: int, asks_count: int, shapes: int) -> list[Row]:
+    """Many asks of some shapes, applied and decided at once; shapes are new to the engine."""
+    nodes = clusters.nodes(count)
+    engine = clusters.joined(nodes)
+    wants = clusters.choices(shapes)
+    asks = [Ask(f"ask-{i}", wants[i % shapes]) for i in range(asks_count)]
+    facts = [AskSubmitted(ask) for ask in asks]
+    gc.collect()
+    start = time.perf_counter()
+    engine.apply(*facts)
+    decisions = engine.decide()
+    rate = asks_count / (time.perf_counter() - start)
+    assert len(decisions) == asks_count, "the cluster is meant to hold all of them"
+    reference = 1 / oracle_seconds(oracle_of(nodes), asks[:SAMPLE])
+    name = f"{asks_count:,} asks of {shapes} shapes, {count:,} nodes"
+    goal, met = ">= 100,000/s and >= 1000x", rate >= 100_000 and rate / reference >= 1000
+    return [Row(name, rate, "asks/s", reference, rate / reference, goal, met)]
+
+
+def relative_to_other_work(count: int) -> list[Row]:
+    nodes = clusters.nodes(count)
+    rows = []
+    for name, asks in (
+        ("1,000 asks apart from each other", clusters.apart_from_each_other(1000)),
+        ("5,000 asks each near an earlier one", clusters.each_near_an_earlier_one(5000)),
+    ):
+        engine = clusters.joined(nodes)
+        facts = [AskSubmitted(ask) for ask in asks]
+        start = time.perf_counter()
+        engine.apply(*facts)
+        engine.decide()
+        rate = len(asks) / (time.perf_counter() - start)
+        assert len(engine.placed) == len(asks), f"{name}: all of them fit"
+        oracle = oracle_of(nodes)
+        for ask in asks[:100]:
+            if not ask.affinities:
+                oracle.place(ask, nodes[0].id)
+        reference = 1 / oracle_seconds(oracle, [ask for ask in asks if ask.affinities][:SAMPLE])
+        met = rate >= 3000
+        rows.append(Row(f"{name}, {count:,} nodes", rate, "asks/s", reference, rate / reference, ">= 3,000/s", met))
+    return rows
+
+
+def answers(count: int) -> list[Row]:
+    """Fork, explanation, smallest change, and waking nobody, on a busy cluster."""
+    nodes = clusters.nodes(count)
+    engine = clusters.joined(nodes)
+    wants = clusters.choices(200)
+    engine.apply(*(AskSubmitted(Ask(f"ask-{i}", wants[i % 200])) for i in range(20_000)))
+    engine.decide()
+    oracle = oracle_of(nodes)
+    copy_seconds = seconds(oracle.copy)
+    fork_seconds = seconds(engine.fork, 100)
+    fits = Ask("probe", (Choice(Resources.of(CPU=2, memory="4Gi"), Selector.all_of(Requirement.exists("zone"))),))
+    stuck = Ask(
+        "stuck",
+        (
+            Choice(
+                Resources.of(CPU=65, GPU=1),
+                Selector.all_of(Requirement.is_in("zone", "us-west4-a"), Requirement.is_in("team", "nobody")),
+            ),
+        ),
+    )
+    engine.explain(fits)
+    verdict_seconds = seconds(lambda: oracle.verdict(fits, 0), 5)
+    explain_seconds = seconds(lambda: engine.explain(fits), 50)
+    change_seconds = seconds(lambda: engine.explain(stuck), 20)
+    rows = [
+        Row(
+            f"fork, {count:,} nodes",
+            fork_seconds * 1e3,
+            "ms",
+            copy_seconds * 1e3,
+            copy_seconds / fork_seconds,
+            "< 1 ms",
+            fork_seconds < 1e-3,
+        ),
+        Row(
+            f"explanation, {count:,} nodes",
+            explain_seconds * 1e3,
+            "ms",
+            verdict_seconds * 1e3,
+            verdict_seconds / explain_seconds,
+            "< 1 ms",
+            explain_seconds < 1e-3,
+        ),
+        Row(
+            f"smallest change, {count:,} nodes",
+            change_seconds * 1e3,
+            "ms",
+            verdict_seconds * 1e3,
+            verdict_seconds / change_seconds,
+            "< 20 ms",
+            change_seconds < 20e-3,
+        ),
+    ]
+    waiting = [
+        Ask.of(f"wait-{i}", {"CPU": 1}, Selector.all_of(Requirement.is_in("kind", f"k{i}"))) for i in range(10_000)
+    ]
+    engine.apply(*map(AskSubmitted, waiting))
+    decided = seconds(engine.decide)
+    times = []
+    for i in range(200):
+        fact = NodeLabelled(nodes[i].id, Labels({"unrelated": str(i)}))
+        start = time.perf_counter()
+        engine.apply(fact)
+        engine.decide()
+        times.append(time.perf_counter() - start)
+    wake = median(times)
+    rows.append(
+        Row(
+            f"a change that concerns none of 10,000 waiting asks, {count:,} nodes",
+            wake * 1e6,
+            "us",
+            decided * 1e6,
+            decided / wake,
+            "microseconds",
+            wake < 1e-3,
+        )
+    )
+    return rows
+
+
+def memory(node_count: int, ask_count: int) -> list[Row]:
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    engine = clusters.joined(clusters.nodes(node_count))
+    engine.apply(AskSubmitted(Ask.of("first", {"CPU": 1, "memory": "1Gi", "GPU": 1})))
+    engine.decide()
+    per_node = (tracemalloc.get_traced_memory()[0] - before) / node_count
+    wants = clusters.choices(200)
+    before = tracemalloc.get_traced_memory()[0]
+    engine.apply(*(AskSubmitted(Ask(f"ask-{i}", wants[i % 200])) for i in range(ask_count)))
+    engine.decide()
+    gc.collect()
+    per_ask = (tracemalloc.get_traced_memory()[0] - before) / ask_count
+    tracemalloc.stop()
+    return [
+        Row(f"memory per node, {node_count:,} nodes", per_node / 1024, "KB", None, None, "< 4 KB", per_node < 4096),
+        Row(f"memory per placed ask, {ask_count:,} asks", per_ask / 1024, "KB", None, None, "< 2 KB", per_ask < 2048),
+    ]
+
+
+def run(console: Console) -> list[Row]:
+    rows: list[Row] = []
+    known: dict[int, float] = {}
+    steps: list[tuple[str, Callable[[], list[Row]]]] = []
+
+    def single(count: int, goals: tuple[float, float] | None) -> list[Row]:
+        found, known[count] = single_asks(count, goals)
+        return found
+
+    for count in (1_000, 5_000, 10_000):
+        goals = (30.0, 200.0) if count == 10_000 else (0.0, 0.0)
+        steps.append((f"single asks, {count:,} nodes", lambda count=count, goals=goals: single(count, goals)))  # type: ignore[misc]
+    steps.append(("single asks, 100,000 nodes", lambda: single(100_000, None)))
+    steps.append(("batch", lambda: batch(10_000, 50_000, 200)))
+    steps.append(("near and apart", lambda: relative_to_other_work(5_000)))
+    steps.append(("answers", lambda: answers(10_000)))
+    steps.append(("memory", lambda: memory(10_000, 50_000) + memory(100_000, 50_000)[:1]))
+    with console.status("measuring") as status:
+        for name, step in steps:
+            status.update(f"measuring: {name}")
+            found = step()
+            rows += found
+            for row in found:
+                console.print(f"{row.name}: {row.ours:,.4g} {row.unit}", style="dim", highlight=False)
+            gc.collect()
+    growth = known[100_000] / known[1_000]
+    rows.append(
+        Row(
+            "cost of a known shape, 100,000 nodes over 1,000",
+            known[100_000] * 1e6,
+            "us",
+            known[1_000] * 1e6,
+            growth,
+            "< 20x",
+            growth < 20,
+        )
+    )
+    return rows
+
+
+def show(console: Console, rows: Sequence[Row]) -> None:
+    table = Table(title="stead's engine (reference: the oracle doing the same work in this run)")
+    for name in ("what", "ours", "reference", "ratio", "goal", "met"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for row in rows:
+        reference = "" if row.reference is None else f"{row.reference:,.4g} {row.unit}"
+        ratio = "" if row.ratio is None else f"{row.ratio:,.1f}x"
+        met = "" if row.met is None else ("yes" if row.met else "NO")
+        table.add_row(row.name, f"{row.ours:,.4g} {row.unit}", reference, ratio, row.goal, met)
+    console.print(table)
+
+
+def main() -> None:
+    console = Console()
+    rows = run(console)
+    show(console, rows)
+    path = HERE / "results.json"
+    path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    console.print(f"written to {path.relative_to(HERE.parent)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The command line: `stead sim`, `stead replay`, `stead why`.
+
+Rule: a command parses its words, calls one function and prints the result. What a command needs is
+imported when it runs, so that `stead --help` answers at once. Exit codes: 0 done, 1 refused or not
+found, 2 wrong usage, 130 interrupted. An error is one sentence on stderr, never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from stead.errors import Invalid
+
+DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+def _moment(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """A moment of the simulation: ``90``, ``90s``, ``5m``."""
+    from stead.sim.scenario import seconds
+
+    if value is None:
+        return None
+    try:
+        return seconds(float(value) if value.replace(".", "", 1).isdigit() else value)
+    except Invalid as error:
+        raise click.BadParameter(str(error), context, option) from None
+
+
+_until = click.option(
+    "--until", metavar="TIME", callback=_moment, help="Stop at this moment of the simulation: 90, 90s, 5m, 2h."
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="stead", message="%(prog)s %(version)s")
+def stead() -> None:
+    """stead puts work in its place, and says in plain words why something waits.
+
+    \b
+    Examples:
+      stead sim scenarios/demo.yaml
+      stead why --scenario scenarios/demo.yaml render
+    """
+
+
+@stead.command(short_help="Run a scenario in virtual time.")
+@click.argument("scenario")
+@_until
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--journal", metavar="FILE", help="Write every fact and decision to this new file, for `stead replay`.")
+@click.option("--seed", type=int, help="The seed of the random policy, instead of the scenario's.")
+def sim(scenario: str, until: float | None, as_json: bool, journal: str | None, seed: int | None) -> int:
+    """Run the nodes and work of SCENARIO (a YAML file) in virtual time, and show where everything went.
+
+    \b
+    Examples:
+      stead sim scenarios/demo.yaml
+      stead sim scenarios/demo.yaml --until 5m --json
+      stead sim scenarios/demo.yaml --journal demo.journal
+    """
+    from dataclasses import replace
+
+    from stead.sim.cluster import run
+    from stead.sim.report import as_json_text, as_text, show
+    from stead.sim.scenario import load
+
+    loaded = load(scenario)
+    if seed is not None:
+        loaded = replace(loaded, settings=replace(loaded.settings, seed=seed))
+    if journal is None:
+        outcome = run(loaded, until)
+    else:
+        from stead.journal import Journal
+
+        if Path(journal).exists():
+            raise Invalid(f"{journal} already exists; a run needs a new journal, so give another name")
+        with Journal.open(journal, loaded.settings) as written:
+            outcome = run(loaded, until, written)
+    if as_json:
+        click.echo(as_json_text(outcome))
+    elif _is_terminal():
+        show(outcome)
+    else:
+        click.echo(as_text(outcome))
+    return DONE
+
+
+@stead.command(short_help="Decide a journal again and compare.")
+@click.argument("journal")
+def replay(journal: str) -> int:
+    """Decide everything in JOURNAL again, and check that every decision is byte-equal to the written one.
+
+    \b
+    Example:
+      stead replay demo.journal
+    """
+    from stead.journal import Journal
+    from stead.journal import replay as decide_again
+
+    with Journal.reading(journal) as opened:
+        decide_again(opened)
+        click.echo(f"{journal}: {len(opened)} steps decided again, every decision byte-equal.")
+    return DONE
+
+
+@stead.command(short_help="Say why something waits, or is where it is.")
+@click.option("--scenario", required=True, metavar="FILE", help="The scenario to run first.")
+@_until
+@click.argument("ask")
+def why(scenario: str, ask: str, until: float | None) -> int:
+    """Say why ASK (an ask or a group) waits, and what would let it in; or why it is where it is.
+
+    \b
+    Example:
+      stead why --scenario scenarios/demo.yaml render
+    """
+    from stead.sim.cluster import run
+    from stead.sim.report import why_text
+    from stead.sim.scenario import load
+
+    click.echo(why_text(run(load(scenario), until), ask))
+    return DONE
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        code = stead.main(args=arguments, prog_name="stead", standalone_mode=False)
+        return code if isinstance(code, int) else DONE
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.UsageError as error:
+        where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+        click.echo(f"stead: {error.format_message()}{where}", err=True)
+        return USAGE
+    except Invalid as error:
+        click.echo(f"stead: {error}", err=True)
+        return REFUSED
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stead: interrupted", err=True)
+        return INTERRUPTED

@@ -1,0 +1,52 @@
+"""Timers: what becomes due by the passing of time alone.
+
+Rule: a timer never acts; it only says what is due. Entries that no longer matter (the ask is placed,
+the taint is gone) are dropped when they come up, not when they lose their meaning.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from stead.asks import AskId
+from stead.engine.sharing import Sheet
+from stead.taints import Taint
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._deadlines: list[tuple[float, str]] = []
+        self._evictions: list[tuple[float, AskId, Taint]] = []
+        self._evict_at: Sheet[tuple[AskId, Taint], float] = Sheet()
+
+    def fork(self) -> Timers:
+        twin = Timers()
+        twin._deadlines, twin._evictions = list(self._deadlines), list(self._evictions)
+        twin._evict_at = self._evict_at.fork()
+        return twin
+
+    def set_deadline(self, id: str, moment: float) -> None:
+        heapq.heappush(self._deadlines, (moment, id))
+
+    def set_eviction(self, id: AskId, taint: Taint, moment: float) -> None:
+        """The ask must go because of the taint; a later call for the same two replaces this one."""
+        self._evict_at.write()[id, taint] = moment
+        heapq.heappush(self._evictions, (moment, id, taint))
+
+    def passed_deadlines(self, now: float) -> Iterator[tuple[float, str]]:
+        while self._deadlines and self._deadlines[0][0] <= now:
+            yield heapq.heappop(self._deadlines)
+
+    def due_evictions(self, now: float) -> Iterator[tuple[AskId, Taint]]:
+        while self._evictions and self._evictions[0][0] <= now:
+            moment, id, taint = heapq.heappop(self._evictions)
+            if self._evict_at.map.get((id, taint)) == moment:
+                del self._evict_at.write()[id, taint]
+                yield id, taint
+
+    @property
+    def next_moment(self) -> float | None:
+        """When the next entry comes up, if any."""
+        moments = [heap[0][0] for heap in (self._deadlines, self._evictions) if heap]
+        return min(moments, default=None)

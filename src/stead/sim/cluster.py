@@ -1,0 +1,206 @@
+"""The simulated cluster: a clock that jumps, a heap of what is to come, and work that runs for a while.
+
+Rule: it decides nothing. Bound work runs at once and ends after its duration; a node that leaves takes
+its work with it; evicted work is lost and waits again, with its whole duration before it. Nothing here
+is random, so a scenario and its settings determine the run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from stead.asks import Ask, AskId, Group
+from stead.controller import Controller
+from stead.engine import Engine
+from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskRunning,
+    AskSubmitted,
+    Fact,
+    GroupEnded,
+    GroupSubmitted,
+    NodeLeft,
+)
+from stead.errors import Invalid
+from stead.journal import Journal
+from stead.nodes import NodeId
+from stead.sim.scenario import Scenario
+
+STEPS_AT_ONE_MOMENT_MAX = 1_000
+STEPS_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line of the timeline: something happened, or the engine decided something."""
+
+    moment: float
+    what: Fact | Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended: the engine as it stands, everything that was known, and how it came about."""
+
+    scenario: Scenario
+    moment: float
+    engine: Engine
+    timeline: tuple[Happening, ...]
+    submitted: dict[str, Ask | Group]
+    ended: tuple[str, ...]
+    refused: tuple[Refused, ...]
+
+
+class SimCluster:
+    """A `Cluster` in virtual time. `advance` moves its clock to the next moment at which something happens."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.timeline: list[Happening] = []
+        self.submitted: dict[str, Ask | Group] = {}
+        self.running: dict[AskId, NodeId] = {}
+        self.ended: list[str] = []
+        self.refused: list[Refused] = []
+        self._durations = scenario.durations
+        self._now = 0.0
+        self._turns = count()
+        self._runs: defaultdict[str, int] = defaultdict(int)  # which run of an ask or group is the present one
+        self._members: dict[AskId, Ask] = {}
+        self._group_of: dict[AskId, str] = {}
+        self._due: list[Fact] = []
+        self._coming: list[tuple[float, int, Fact, tuple[str, int] | None]] = []
+        for moment, fact in scenario.moments:
+            self._plan(moment, fact)
+
+    def advance(self, moment: float | None, until: float | None = None) -> bool:
+        """Move to the next event, or to `moment` if that is sooner; False when there is none before `until`."""
+        moments = [self._coming[0][0]] if self._coming else []
+        if moment is not None:
+            moments.append(max(moment, self._now))
+        if not moments or (until is not None and min(moments) > until):
+            self._now = max(self._now, until or 0.0)
+            return False
+        self._now = max(self._now, min(moments))
+        while self._coming and self._coming[0][0] <= self._now:
+            _, _, fact, run = heapq.heappop(self._coming)
+            if run is None or self._runs[run[0]] == run[1]:
+                self._due.append(fact)
+        return True
+
+    # What the controller asks for.
+
+    def now(self) -> float:
+        return self._now
+
+    def facts(self) -> Iterable[Fact]:
+        facts, self._due = self._due, []
+        for fact in facts:
+            self._hear(fact)
+        return facts
+
+    def bind(self, placed: Placed | GroupPlaced) -> None:
+        self._tell(placed)
+        if isinstance(placed, Placed):
+            self._start(placed.ask, placed.node)
+            self._end_later(placed.ask, AskEnded(placed.ask))
+        else:
+            for member, node in placed.members:
+                self._start(member, node)
+            self._runs[placed.group] += 1
+            self._end_later(placed.group, GroupEnded(placed.group))
+
+    def evict(self, evicted: Evicted) -> None:
+        self._tell(evicted)
+        self._stop(evicted.ask)
+        self._plan(self._now, AskLost(evicted.ask))
+
+    def refuse(self, refused: Refused) -> None:
+        self._tell(refused)
+        self.refused.append(refused)
+
+    def explain(self, waiting: Waiting) -> None:
+        self._tell(waiting)
+
+    # What happens inside.
+
+    def _plan(self, moment: float, fact: Fact, run: str | None = None) -> None:
+        """`fact` will happen; if it belongs to a `run` of work, only if that run then still goes on."""
+        heapq.heappush(self._coming, (moment, next(self._turns), fact, (run, self._runs[run]) if run else None))
+
+    def _tell(self, what: Fact | Decision) -> None:
+        self.timeline.append(Happening(self._now, what))
+
+    def _hear(self, fact: Fact) -> None:
+        """Keep our own books, as a real cluster does."""
+        match fact:
+            case AskRunning():
+                return  # the timeline says that it was placed; that it also runs is no news
+            case AskSubmitted(ask):
+                self.submitted[ask.id] = self._members[ask.id] = ask
+            case GroupSubmitted(group):
+                self.submitted[group.id] = group
+                for member in (member for members in group.alternatives for member in members):
+                    self._members[member.id] = member
+                    self._group_of[member.id] = group.id
+            case NodeLeft(node):
+                for ask in [ask for ask, where in self.running.items() if where == node]:
+                    self._stop(ask)
+            case AskEnded(ask):
+                self.running.pop(ask, None)
+                self._runs[ask] += 1
+                self.ended.append(ask)
+            case GroupEnded(group):
+                for ask in [ask for ask in self.running if self._group_of.get(ask) == group]:
+                    del self.running[ask]
+                self.ended.append(group)
+            case AskLost(ask):
+                self._stop(ask)
+        self._tell(fact)
+
+    def _start(self, ask: AskId, node: NodeId) -> None:
+        if self.running.get(ask) != node:
+            self.running[ask] = node
+            self._runs[ask] += 1
+            self._plan(self._now, AskRunning(self._members[ask], node), ask)
+
+    def _end_later(self, id: str, ended: AskEnded | GroupEnded) -> None:
+        if id in self._durations:
+            self._plan(self._now + self._durations[id], ended, id)
+
+    def _stop(self, ask: AskId) -> None:
+        """The work is gone before its end, and with it the end that was planned (for a group: of all of it)."""
+        if self.running.pop(ask, None) is not None:
+            self._runs[ask] += 1
+            if ask in self._group_of:
+                self._runs[self._group_of[ask]] += 1
+
+
+def run(scenario: Scenario, until: float | None = None, journal: Journal | None = None) -> Outcome:
+    """Play the scenario under the real controller until nothing more can happen, or until a moment."""
+    until = scenario.until if until is None else until
+    cluster, engine = SimCluster(scenario), Engine(scenario.settings)
+    controller = Controller(cluster, engine, journal)
+    steps = steps_here = 0
+    before = 0.0
+    while cluster.advance(engine.next_moment, until):
+        controller.step()
+        steps, steps_here = steps + 1, steps_here + 1 if cluster.now() == before else 0
+        before = cluster.now()
+        if steps_here > STEPS_AT_ONE_MOMENT_MAX:
+            raise Invalid(f"the simulation does not get past {before:g} s: work is placed and evicted for ever")
+        if steps > STEPS_MAX:
+            raise Invalid(f"the simulation has not ended after {steps} steps, at {before:g} s; give it an end by until")
+    return Outcome(
+        scenario,
+        cluster.now(),
+        engine,
+        tuple(cluster.timeline),
+        cluster.submitted,
+        tuple(cluster.ended),
+        tuple(cluster.refused),
+    )

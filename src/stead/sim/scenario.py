@@ -1,0 +1,496 @@
+"""Scenarios: nodes, work and events of a simulated cluster, from YAML.
+
+Rule: a scenario comes to facts with their moments and to durations, and nothing else; the simulated
+cluster tells the engine these facts when their moment comes. Everything a field may say is said in the
+languages of `selectors`, `arguments` and `resources`, never in one of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stead.arguments import labels_of, parse_effect, parse_taints, taints_of
+from stead.asks import (
+    ASK_ID,
+    Affinity,
+    Ask,
+    Choice,
+    Group,
+    PolicyName,
+    Preference,
+    Spread,
+    Strategy,
+)
+from stead.engine import Settings
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskSubmitted,
+    Fact,
+    GroupSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLabelled,
+    NodeLeft,
+    NodeResized,
+    NodeTainted,
+    NodeUntainted,
+)
+from stead.errors import Invalid, did_you_mean
+from stead.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Operator, Requirement, Selector, check_key
+from stead.nodes import Node
+from stead.resources import NOTHING, Resources
+from stead.selectors import intersection, parse_label_condition, parse_label_selector, parse_selector
+from stead.sim.sections import Misplaced, Section, at, load_yaml
+from stead.strategies import Exists, In, NotIn, tolerations
+from stead.taints import TOLERATE_ALL, Taint, Toleration
+
+FILE = ("title", "until", "settings", "nodes", "work", "groups", "events")
+SETTINGS = ("patience", "hybrid_threshold", "seed")
+NODE = ("id", "count", "at", "capacity", "labels", "taints", "draining", "ip", "name")
+WANT = ("resources", "selector", "label_selector")
+COMMON = ("tolerations", "labels", "namespace", "near", "apart", "spread", "prefers", "policy")
+TIMES = ("at", "for", "deadline", "priority", "owner")
+WORK = ("id", "count", "every", *WANT, *COMMON, "fallback", *TIMES)
+BUNDLE = ("count", *WANT, *COMMON)
+GROUP = ("id", "count", "every", "bundles", "strategy", "topology", "fallback", *COMMON, *TIMES)
+OTHERS = ("ask", "labels", "selector", "topology", "namespaces", "symmetric")
+SPREAD = ("topology", "labels", "selector", "max_skew")
+PREFERENCE = ("weight", "selector", "label_selector", "near", "apart", "spread")
+TOLERATION = ("key", "operator", "value", "values", "effect", "seconds")
+VERBS = ("taint", "untaint", "label", "drain", "undrain", "leave", "join", "resize", "end", "lose")
+EVENT = ("at", *VERBS, "taints", "key", "effect", "labels", "remove", "capacity")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What happens, and when. `durations` are of asks and groups, in seconds; what has none never ends."""
+
+    title: str
+    settings: Settings
+    moments: tuple[tuple[float, Fact], ...]
+    durations: Mapping[str, float]
+    until: float | None = None
+
+
+def load(path: Path | str) -> Scenario:
+    """The scenario in a file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Invalid(f"the scenario {path} cannot be read: {reason}") from None
+    try:
+        return parse(text, Path(path).stem)
+    except Invalid as error:
+        raise Invalid(f"{path}: {error}") from None
+
+
+def parse(text: str, title: str = "scenario") -> Scenario:
+    """The scenario that `text` describes."""
+    file = Section(load_yaml(text), "", FILE)
+    reader = _Reader()
+    for section in file.sections("nodes", NODE):
+        reader.nodes(section, section.read("at", seconds, 0.0))
+    for section in sorted(file.sections("events", EVENT), key=lambda section: "join" not in section):
+        reader.event(section)
+    for section in file.sections("work", WORK):
+        reader.work(section)
+    for section in file.sections("groups", GROUP):
+        reader.group(section)
+    reader.check_nodes()
+    return Scenario(
+        file.read("title", _text, title),
+        file.read("settings", _settings, Settings()),
+        tuple(sorted(reader.moments, key=lambda moment: moment[0])),
+        reader.durations,
+        file.read("until", seconds, None),
+    )
+
+
+class _Reader:
+    """Collects what the sections of one file come to."""
+
+    def __init__(self) -> None:
+        self.moments: list[tuple[float, Fact]] = []
+        self.durations: dict[str, float] = {}
+        self._places: dict[str, str] = {}  # where an id was used first
+        self._nodes: dict[str, list[str]] = {}  # ids by the entry that made them
+        self._named: list[tuple[str, str]] = []  # nodes that events name, with their places
+
+    def nodes(self, section: Section, moment: float) -> None:
+        name = section.need("id", _text, "'node-1'")
+        for id, _ in self._copies(section, name):
+            node = Node(
+                id,
+                section.read("capacity", _resources, NOTHING),
+                section.read("labels", labels_of, EMPTY),
+                section.read("taints", _taints, ()),
+                section.read("ip", _text, ""),
+                section.read("name", _text, ""),
+                section.read("draining", _flag, False),
+            )
+            self.moments.append((moment, NodeJoined(node)))
+            self._nodes.setdefault(name, []).append(id)
+            if id != name:
+                self._nodes[id] = [id]
+
+    def work(self, section: Section) -> None:
+        name = section.need("id", _text, "'train'")
+        for id, moment in self._copies(section, name):
+            ask = _ask(id, section, _times(section, moment))
+            self._submit(AskSubmitted(ask), id, section, moment)
+
+    def group(self, section: Section) -> None:
+        name = section.need("id", _text, "'gang'")
+        for id, moment in self._copies(section, name):
+            alternatives = [self._members(section, id)]
+            for number, fallback in enumerate(section.sections("fallback", ("bundles",)), start=1):
+                alternatives.append(self._members(fallback, f"{id}-fallback-{number}", section))
+            with at(section.path):
+                group = Group(
+                    id,
+                    tuple(alternatives),
+                    section.read("strategy", Strategy.of, Strategy.PACK),
+                    section.read("topology", _topology_strategies, ()),
+                    **_times(section, moment),
+                )
+            self._submit(GroupSubmitted(group), id, section, moment)
+
+    def event(self, section: Section) -> None:
+        moment = section.need("at", seconds, "30")
+        verbs = [verb for verb in VERBS if verb in section]
+        if len(verbs) != 1:
+            raise Misplaced(
+                f"{section.path}: needs exactly one of {', '.join(VERBS)}, but has {' and '.join(verbs) or 'none'}"
+            )
+        verb = verbs[0]
+        if verb == "join":
+            for joined in section.sections("join", NODE):
+                self.nodes(joined, moment)
+            return
+        for item, path in section.each(verb):
+            with at(path):
+                name = _text(item)
+            if verb in ("end", "lose"):
+                self.moments.append((moment, AskEnded(name) if verb == "end" else AskLost(name)))
+            else:
+                self._named.append((name, path))
+                for id in self._nodes.get(name, [name]):
+                    self.moments.extend((moment, fact) for fact in _node_facts(verb, id, section))
+
+    def check_nodes(self) -> None:
+        """Events may name only nodes that are there at some time; an entry's name stands for all its nodes."""
+        for name, path in self._named:
+            if name not in self._nodes:
+                raise Misplaced(f"{path}: there is no node {name!r}{did_you_mean(name, self._nodes)}")
+
+    def _copies(self, section: Section, name: str) -> Iterator[tuple[str, float]]:
+        """The ids and moments that an entry stands for: ``web`` with count 2 is web-1 and web-2."""
+        start = section.read("at", seconds, 0.0)
+        pause = section.read("every", seconds, 0.0) if "every" in section.known else 0.0
+        count = section.read("count", _count, 0)
+        for number in range(count or 1):
+            id = f"{name}-{number + 1}" if count else name
+            self._claim(id, section.place("id"))
+            yield id, start + number * pause
+
+    def _claim(self, id: str, place: str) -> None:
+        if id in self._places:
+            raise Misplaced(f"{place}: the id {id!r} is already used by {self._places[id]}; choose another")
+        self._places[id] = place
+
+    def _members(self, section: Section, prefix: str, outer: Section | None = None) -> tuple[Ask, ...]:
+        members: list[Ask] = []
+        for item, path in section.each("bundles"):
+            bare = isinstance(item, dict) and not item.keys() & {*WANT, "count"}
+            bundle = Section({"resources": item} if bare else item, path, BUNDLE)
+            for _ in range(bundle.read("count", _count, 1)):
+                id = f"{prefix}-{len(members) + 1}"
+                self._claim(id, path)
+                members.append(_ask(id, bundle, {}, outer or section))
+        return tuple(members)
+
+    def _submit(self, fact: Fact, id: str, section: Section, moment: float) -> None:
+        self.moments.append((moment, fact))
+        duration = section.read("for", seconds, None)
+        if duration is not None:
+            self.durations[id] = duration
+
+
+# Parts of an ask.
+
+
+def _times(section: Section, moment: float) -> dict[str, Any]:
+    deadline = section.read("deadline", seconds, None)
+    return {
+        "priority": section.read("priority", _whole, 0),
+        "deadline": None if deadline is None else moment + deadline,
+        "owner": section.read("owner", _text, ""),
+    }
+
+
+def _ask(id: str, section: Section, times: dict[str, Any], outer: Section | None = None) -> Ask:
+    """An ask from its section; what a bundle does not say itself, its group (`outer`) says for it."""
+
+    def whose(name: str) -> Section:
+        return outer if outer is not None and name not in section and name in outer.known else section
+
+    labels = whose("labels").read("labels", labels_of, EMPTY)
+    first = _choice(section, NOTHING)
+    choices = [first]
+    if "fallback" in section.known:
+        choices += [_choice(fallback, first.resources) for fallback in section.sections("fallback", WANT)]
+    near = tuple(_others(others, True, labels) for others in whose("near").sections("near", OTHERS))
+    apart = tuple(_others(others, False, labels) for others in whose("apart").sections("apart", OTHERS))
+    with at(section.path):
+        return Ask(
+            id,
+            tuple(choices),
+            tuple(_tolerations(whose("tolerations"))),
+            (near + apart,) if near or apart else (),
+            tuple(_spread(spread, labels) for spread in whose("spread").sections("spread", SPREAD)),
+            tuple(_prefers(whose("prefers"), labels)),
+            labels,
+            whose("namespace").read("namespace", _text, ""),
+            whose("policy").read("policy", _policy, PolicyName.HYBRID),
+            **times,
+        )
+
+
+def _choice(section: Section, resources: Resources) -> Choice:
+    wanted = section.read("resources", _resources, resources)
+    selector = _node_selector(section)
+    with at(section.place("resources")):
+        return Choice(wanted, selector)
+
+
+def _node_selector(section: Section) -> Selector:
+    """The selector in its string form, in Ray's map form, or both: then both must hold."""
+    parts = [
+        section.read("selector", parse_selector, ANYWHERE),
+        section.read("label_selector", parse_label_selector, ANYWHERE),
+    ]
+    with at(section.path):
+        return intersection(part for part in parts if part != ANYWHERE)
+
+
+def _others(section: Section, near: bool, labels: Labels) -> Affinity:
+    """Other work: by its id (`ask`), its labels or a selector; without any of these, work with labels like its own."""
+    topology = section.read("topology", _topologies, (NODE_ID,))
+    names = section.read("namespaces", _texts, None)
+    namespaces = None if names is None else frozenset(names)
+    if "ask" in section:
+        ids = section.read("ask", _texts, ())
+        selector = Selector.all_of(Requirement.is_in(ASK_ID, *ids))
+    else:
+        selector = _work_selector(section, labels)
+    symmetric = section.read("symmetric", _flag, False)
+    if symmetric and near:
+        raise Misplaced(f"{section.place('symmetric')}: is only for apart; near is never symmetric")
+    return Affinity(selector, near, topology, namespaces, symmetric)
+
+
+def _work_selector(section: Section, own: Labels) -> Selector:
+    if "selector" in section or "labels" in section:
+        parts = [
+            section.read("selector", parse_selector, ANYWHERE),
+            section.read("labels", parse_label_selector, ANYWHERE),
+        ]
+        return intersection(part for part in parts if part != ANYWHERE)
+    if not own:
+        raise Misplaced(f"{section.place('labels')}: is missing; say which work is meant, for example {{app: web}}")
+    return Selector.all_of(*(Requirement.is_in(key, value) for key, value in own.items()))
+
+
+def _spread(section: Section, labels: Labels) -> Spread:
+    topology = section.need("topology", _topology, "'zone'")
+    selector = _work_selector(section, labels)
+    skew = section.read("max_skew", _whole, 1)
+    with at(section.place("max_skew")):
+        return Spread(topology, selector, skew)
+
+
+def _prefers(section: Section, labels: Labels) -> Iterator[Preference]:
+    for preference in section.sections("prefers", PREFERENCE):
+        wants: list[Selector | Affinity | Spread] = []
+        wants += [_others(others, True, labels) for others in preference.sections("near", OTHERS)]
+        wants += [_others(others, False, labels) for others in preference.sections("apart", OTHERS)]
+        wants += [_spread(spread, labels) for spread in preference.sections("spread", SPREAD)]
+        if "selector" in preference or "label_selector" in preference:
+            wants.append(_node_selector(preference))
+        if len(wants) != 1:
+            raise Misplaced(f"{preference.path}: needs exactly one of selector, label_selector, near, apart, spread")
+        with at(preference.place("weight")):
+            yield Preference(wants[0], preference.fields.get("weight", 100))
+
+
+def _tolerations(section: Section) -> Iterator[Toleration]:
+    """``all``; ``gpu`` or ``gpu=true:NoSchedule``; ``{gpu: exists(), type: in(a,b)}``; or maps as in Kubernetes."""
+    for item, path in section.each("tolerations"):
+        with at(path):
+            if item == "all":
+                yield TOLERATE_ALL
+            elif isinstance(item, str):
+                yield from (_tolerating(taint, "=" in item, ":" in item) for taint in parse_taints(item))
+            elif isinstance(item, dict) and item.keys() & {"key", "operator", "effect"}:
+                yield _toleration(Section(item, path, TOLERATION))
+            elif isinstance(item, dict):
+                for key, condition in item.items():
+                    yield from tolerations({key: _match(parse_label_condition(key, condition))})
+            else:
+                raise Invalid(f"must be text such as 'gpu=true' or a map such as {{gpu: exists()}}, not {item!r}")
+
+
+def _tolerating(taint: Taint, with_value: bool, with_effect: bool) -> Toleration:
+    values = frozenset({taint.value}) if with_value else frozenset[str]()
+    return Toleration(taint.key, values, not with_value, taint.effect if with_effect else None)
+
+
+def _match(requirement: Requirement) -> In | NotIn | Exists:
+    match requirement.operator:
+        case Operator.IN:
+            return In(*sorted(requirement.values))
+        case Operator.NOT_IN:
+            return NotIn(*sorted(requirement.values))
+        case Operator.EXISTS:
+            return Exists()
+    raise Invalid(f"a toleration cannot say '{requirement}'; good conditions are exists(), in(a,b) and !in(a,b)")
+
+
+def _toleration(section: Section) -> Toleration:
+    """Kubernetes' form: no key is every key, no effect is every effect, Equal (the default) or Exists."""
+    key = section.read("key", lambda value: check_key(value, "taint key"), None)
+    values = section.read("values", _texts, ()) + section.read("value", lambda value: (_text(value),), ())
+    operator = section.read("operator", _text, "Equal" if values else "Exists")
+    exists = operator.lower() == "exists"
+    if operator.lower() not in ("equal", "in", "notin", "exists"):
+        hint = did_you_mean(operator, ("Equal", "Exists", "In", "NotIn"))
+        raise Misplaced(
+            f"{section.place('operator')}: {operator!r} is unknown{hint}; known are Equal, In, NotIn, Exists"
+        )
+    if exists == bool(values):
+        raise Misplaced(f"{section.path}: {operator} needs {'no value' if exists else 'a value'}")
+    if key is None and not exists:
+        raise Misplaced(f"{section.place('key')}: is missing; only Exists may leave it out")
+    return Toleration(
+        key,
+        frozenset(values),
+        operator.lower() in ("exists", "notin"),
+        section.read("effect", parse_effect, None),
+        section.read("seconds", seconds, None),
+    )
+
+
+def _node_facts(verb: str, node: str, section: Section) -> Iterator[Fact]:
+    match verb:
+        case "taint":
+            yield from (NodeTainted(node, taint) for taint in section.need("taints", _taints, "'gpu=true:NoExecute'"))
+        case "untaint":
+            key = section.need("key", lambda value: check_key(value, "taint key"), "'gpu'")
+            yield NodeUntainted(node, key, section.read("effect", parse_effect, None))
+        case "label":
+            labels = section.read("labels", labels_of, EMPTY)
+            yield NodeLabelled(node, labels, section.read("remove", _texts, ()))
+        case "drain" | "undrain":
+            yield NodeDrained(node, verb == "drain")
+        case "resize":
+            yield NodeResized(node, section.need("capacity", _resources, "{CPU: 4}"))
+        case "leave":
+            yield NodeLeft(node)
+
+
+# Single values.
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(s|m|h|d)", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(value: Any) -> float:
+    """A moment or a duration: a number of seconds, or text such as ``90s``, ``5m``, ``2h``."""
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
+        return float(found[1]) * _SECONDS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise Invalid(f"must be a number of seconds from 0 up, or text such as '90s' or '5m', not {value!r}")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise Invalid(f"must be text, for example {str(value) if isinstance(value, int) else 'a'!r}, not {value!r}")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(item) for item in value) if isinstance(value, list) else (_text(value),)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(f"must be a whole number such as 1, not {value!r}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if _whole(value) < 1:
+        raise Invalid(f"must be at least 1, not {value}")
+    return int(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Invalid(f"must be true or false, not {value!r}")
+    return value
+
+
+def _resources(value: Any) -> Resources:
+    if not isinstance(value, dict):
+        raise Invalid(f"must be a map such as {{CPU: 4, memory: 2Gi}}, not {value!r}")
+    return Resources.of(value)
+
+
+def _taints(value: Any) -> tuple[Taint, ...]:
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(taint for item in value for taint in _taints(item)))
+    return parse_taints(value) if isinstance(value, str) else taints_of(value)
+
+
+def _topology(value: Any) -> str:
+    return check_key(value, "topology key")
+
+
+def _topologies(value: Any) -> tuple[str, ...]:
+    return tuple(map(_topology, value)) if isinstance(value, list) and value else (_topology(value),)
+
+
+def _topology_strategies(value: Any) -> tuple[tuple[str, Strategy], ...]:
+    if not isinstance(value, dict):
+        raise Invalid(f"must be a map such as {{zone: STRICT_SPREAD}}, not {value!r}")
+    return tuple((_topology(key), Strategy.of(strategy)) for key, strategy in value.items())
+
+
+def _policy(value: Any) -> PolicyName:
+    known = [policy.value for policy in PolicyName]
+    if value not in known:
+        raise Invalid(f"policy {value!r} is unknown{did_you_mean(str(value), known)}; known are {', '.join(known)}")
+    return PolicyName(value)
+
+
+def _settings(value: Any) -> Settings:
+    section = Section(value, "settings", SETTINGS)
+    plain = Settings()
+    return Settings(
+        section.read("patience", lambda given: None if given is None else seconds(given), plain.patience),
+        section.read("hybrid_threshold", _share, plain.hybrid_threshold),
+        section.read("seed", _whole, plain.seed),
+    )
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise Invalid(f"must be a number from 0 to 1, not {value!r}")
+    return float(value)

@@ -1,0 +1,109 @@
+"""A YAML file read field by field, each complaint with its place in the file.
+
+Rule: a field is read by a parser that says in one sentence what is wrong; here it is told where
+(``work[2].selector: ...``). A field that nobody knows is refused, not skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import yaml
+
+from stead.errors import Invalid, did_you_mean
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Misplaced(Invalid):
+    """Invalid, with its place in the file already in the sentence."""
+
+
+@contextmanager
+def at(path: str) -> Iterator[None]:
+    """Tell where an error is, unless a part further in has told it."""
+    try:
+        yield
+    except Misplaced:
+        raise
+    except Invalid as error:
+        raise Misplaced(f"{path}: {error}") from None
+
+
+class Section:
+    """One map of the file. `path` is its place, and `known` are the fields it may have."""
+
+    def __init__(self, value: Any, path: str, known: Iterable[str]) -> None:
+        self.path = path
+        self.known = tuple(known)
+        with at(path or "the file"):
+            if not isinstance(value, dict):
+                raise Invalid(f"must be a map with fields such as {self.known[0]!r}, not {value!r}")
+        self.fields: dict[str, Any] = value
+        for name in value:
+            if name not in self.known:
+                hint = did_you_mean(str(name), self.known)
+                raise Misplaced(f"{self.place(name)}: is no field{hint}; known are {', '.join(self.known)}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.fields
+
+    def place(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else str(name)
+
+    def read(self, name: str, parse: Callable[[Any], T], default: D) -> T | D:
+        """The field as `parse` understands it, or the default when it is not there."""
+        if name not in self.fields:
+            return default
+        with at(self.place(name)):
+            return parse(self.fields[name])
+
+    def need(self, name: str, parse: Callable[[Any], T], good: str) -> T:
+        """The same for a field that must be there; `good` is an example of it."""
+        if name not in self.fields:
+            raise Misplaced(f"{self.place(name)}: is missing; a good value is {good}")
+        with at(self.place(name)):
+            return parse(self.fields[name])
+
+    def each(self, name: str) -> Iterator[tuple[Any, str]]:
+        """The items of a list, each with its place; one item may stand without the list."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list):
+            yield value, self.place(name)
+            return
+        for index, item in enumerate(value):
+            yield item, f"{self.place(name)}[{index}]"
+
+    def sections(self, name: str, known: Iterable[str]) -> Iterator[Section]:
+        """The same, where every item is a map."""
+        for item, path in self.each(name):
+            yield Section(item, path, known)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's plain types only, and no key twice: the second would silently win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise Invalid(f"line {key_node.start_mark.line + 1}: the field {key!r} stands there twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def load_yaml(text: str) -> Any:
+    """The one document in `text`, or one sentence about what is wrong with it."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise Invalid(f"{where}this is not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise Invalid(f"this is not YAML: {error}") from None
+    except TypeError:
+        raise Invalid("this is not a YAML map with plain keys") from None

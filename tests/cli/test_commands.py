@@ -1,0 +1,213 @@
+"""The command line: what it prints, its exit codes, and that an error is one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from golden_files import assert_golden
+from stead import cli
+from stead.cli import main
+
+ROOT = Path(__file__).parent.parent.parent
+DEMO = "scenarios/demo.yaml"
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+GOLDEN = [
+    ("sim-demo.txt", ["sim", DEMO]),
+    ("sim-small.json.txt", ["sim", "tests/golden/small.yaml", "--json"]),
+    ("why-render.txt", ["why", "--scenario", DEMO, "render"]),
+    ("why-infer.txt", ["why", "--scenario", DEMO, "infer"]),
+    ("why-ring.txt", ["why", "--scenario", DEMO, "ring"]),
+    ("why-urgent.txt", ["why", "--scenario", DEMO, "urgent"]),
+    ("why-train.txt", ["why", "--scenario", DEMO, "train-1"]),
+    ("help.txt", ["--help"]),
+    ("help-sim.txt", ["sim", "--help"]),
+    ("help-replay.txt", ["replay", "--help"]),
+    ("help-why.txt", ["why", "--help"]),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), GOLDEN, ids=[name for name, _ in GOLDEN])
+def test_output_is_as_in_the_golden_file(name: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert_golden(name, out)
+
+
+def test_json_says_the_same_as_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "sim", DEMO, "--json")
+    result = json.loads(out)
+    assert [node["id"] for node in result["nodes"]] == ["cpu-a", "cpu-b", "cpu-old", "gpu-a-1", "gpu-a-2", "gpu-b"]
+    waiting = {waiter["ids"][0]: waiter for waiter in result["waiting"]}
+    assert list(waiting) == ["render", "huge", "archive", "wide", "ring"]
+    codes = [refusal["code"] for refusal in waiting["render"]["choices"][0] if refusal["nodes"]]
+    assert codes == ["draining", "lacks-label", "tainted"]
+    assert waiting["render"]["change"].startswith("Tolerating gpu_node=true would be enough")
+    assert [refused["id"] for refused in result["refused"]] == ["urgent"]
+
+
+def test_a_journal_of_a_run_replays_byte_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = str(tmp_path / "demo.journal")
+    assert run(capsys, "sim", DEMO, "--journal", journal)[0] == 0
+    code, out, err = run(capsys, "replay", journal)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{journal}: ")
+    assert out.endswith("steps decided again, every decision byte-equal.\n")
+
+
+def test_a_run_does_not_write_over_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old").write_text("precious")
+    code, out, err = run(capsys, "sim", DEMO, "--journal", str(tmp_path / "old"))
+    assert (code, out) == (1, "")
+    assert err == f"stead: {tmp_path}/old already exists; a run needs a new journal, so give another name\n"
+    assert (tmp_path / "old").read_text() == "precious"
+
+
+def test_the_seed_changes_what_the_random_policy_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = tmp_path / "random.yaml"
+    scenario.write_text(
+        "nodes: {id: n, count: 8, capacity: {CPU: 9}}\nwork: {id: w, count: 9, policy: random, resources: {CPU: 1}}"
+    )
+    runs = {seed: run(capsys, "sim", str(scenario), "--seed", seed)[1] for seed in "123"}
+    assert len(set(runs.values())) > 1
+    assert run(capsys, "sim", str(scenario), "--seed", "1")[1] == runs["1"]
+
+
+ERRORS = [
+    (["sim", "none.yaml"], 1, "stead: the scenario none.yaml cannot be read: No such file or directory"),
+    (["replay", "none"], 1, "stead: there is no journal at none"),
+    (["replay", "README.md"], 1, "stead: README.md cannot be used as a journal: file is not a database"),
+    (["why", "--scenario", DEMO, "rendr"], 1, "stead: nothing named 'rendr' was submitted (did you mean 'render'?)"),
+    (["smi"], 2, "stead: No such command 'smi'."),
+    (["sim"], 2, "stead: Missing argument 'SCENARIO'. (see 'stead sim --help')"),
+    (["sim", DEMO, "--until", "soon"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
+    (["sim", DEMO, "--seed", "x"], 2, "stead: Invalid value for '--seed': 'x' is not a valid integer."),
+    (["sim", DEMO, "--frobnicate"], 2, "stead: No such option"),
+    (["why", "x"], 2, "stead: Missing option '--scenario'. (see 'stead why --help')"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), ERRORS, ids=[" ".join(words) for words, _, _ in ERRORS])
+def test_an_error_is_one_sentence_and_an_exit_code(
+    words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, out, err = run(capsys, *words)
+    assert (found, out) == (code, "")
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
+def test_no_words_at_all_shows_the_help_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: stead [OPTIONS] COMMAND")
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert run(capsys, "--version") == (0, f"stead {version('stead')}\n", "")
+
+
+def test_an_interrupt_ends_with_130_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stead.sim.cluster.run", interrupted)
+    code, out, err = run(capsys, "sim", DEMO)
+    assert (code, out) == (130, "")
+    assert "Traceback" not in err
+    assert err.strip() == "stead: interrupted"
+
+
+def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "_is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(capsys, "sim", DEMO)
+    assert "Waiting" in out
+    assert "┃ who" in out
+    assert "Tolerating gpu_node=true would be enough" in out
+
+
+def test_a_long_timeline_is_cut_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stead.sim.report.TIMELINE_LINES_MAX", 3)
+    _, plain, _ = run(capsys, "sim", DEMO)
+    assert plain.splitlines()[-1].endswith("more lines, all of them in --json")
+    monkeypatch.setattr(cli, "_is_terminal", lambda: True)
+    _, tables, _ = run(capsys, "sim", DEMO)
+    assert "more lines, all of them in --json" in tables
+
+
+@pytest.mark.parametrize(
+    ("tty", "variables", "expected"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (False, {"TERM": "xterm"}, False),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_tables_are_for_terminals_that_want_them(
+    tty: bool, variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: tty, raising=False)
+    assert cli._is_terminal() is expected
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """`stead sim ... | head -1`: the pipe closes early, and nobody wants to read about it."""
+    command = f"{sys.executable} -c 'import sys; from stead.cli import main; sys.exit(main())' sim {DEMO} --json"
+    done = subprocess.run(["bash", "-c", f"{command} | head -1"], capture_output=True, text=True, check=True)
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_help_needs_none_of_the_heavy_imports() -> None:
+    """What keeps `stead --help` under 200 ms; the time itself is not tested, as machines differ."""
+    code = "import sys; from stead.cli import main; main(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].strip("[]").replace("'", "").split(", "))
+    assert not loaded & {"numpy", "yaml", "rich", "pydantic", "sqlite3", "stead.engine"}
+
+
+def test_control_c_reaches_a_real_process(tmp_path: Path) -> None:
+    """A scenario that never ends, interrupted from outside once it has begun to write its journal."""
+    (tmp_path / "endless.yaml").write_text(
+        "nodes: {id: n, capacity: {CPU: 1}, taints: 'out:NoExecute'}\n"
+        "work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 9}]}\n"
+    )
+    code = "import sys; from stead.cli import main; sys.exit(main())"
+    words = ["sim", str(tmp_path / "endless.yaml"), "--journal", str(tmp_path / "j")]
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "j-wal").exists() and process.poll() is None:
+        os.sched_yield()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "stead: interrupted"

@@ -1,0 +1,171 @@
+"""Edits to an ask or to the cluster, applied by hand, and all the edits that could be worth a try.
+
+Rule: what an edit means is written here again, for the oracle; the engine only says which ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from oracle import DEVICES, UNIT, Oracle, tolerates
+from stead.asks import Affinity, Ask, Choice, Spread
+from stead.engine.changes import AddCapacity, AddLabel, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
+from stead.engine.facts import NodeDrained, NodeLabelled, NodeResized
+from stead.labels import ANYWHERE, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels, Operator, Requirement, Selector
+from stead.resources import Resources
+from stead.taints import Effect, Taint, Toleration
+
+IDENTITY = (NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID)
+
+
+def edited(ask: Ask, oracle: Oracle, edits: Iterable[Edit]) -> tuple[Ask, Oracle]:
+    """The ask and the cluster after the edits; the given ones stay as they are."""
+    oracle = oracle.copy()
+    for edit in edits:
+        match edit:
+            case Tolerate(taint):
+                exactly = Toleration(taint.key, frozenset({taint.value}), complement=False, effect=taint.effect)
+                ask = replace(ask, tolerations=(*ask.tolerations, exactly))
+            case Widen(requirement, value):
+                ask = _with_requirement(ask, requirement, widened(requirement, value))
+            case Drop(what):
+                ask = _without(ask, what)
+            case AddLabel(node, key, value):
+                assert key not in IDENTITY, f"{key} is the node's own"
+                oracle.apply(NodeLabelled(node, Labels({key: value})))
+            case Uncordon(node):
+                oracle.apply(NodeDrained(node, draining=False))
+            case AddCapacity(node, name, amount):
+                capacity = oracle.places[node].node.capacity
+                oracle.apply(NodeResized(node, capacity + Resources({name: amount})))
+            case FreeUp(node, name, amount):
+                _free_up(oracle, node, name, amount)
+    return ask, oracle
+
+
+def widened(requirement: Requirement, value: str) -> Requirement:
+    if requirement.operator is Operator.IN:
+        return replace(requirement, values=requirement.values | {value})
+    assert requirement.operator is Operator.NOT_IN
+    assert value in requirement.values
+    return replace(requirement, values=requirement.values - {value})
+
+
+def _with_requirement(ask: Ask, old: Requirement, new: Requirement | None) -> Ask:
+    """The ask with one requirement of its node selectors replaced, or gone, wherever it stands."""
+    assert any(old in term for choice in ask.choices for term in choice.selector.terms)
+    return replace(ask, choices=tuple(Choice(it.resources, _edited(it.selector, old, new)) for it in ask.choices))
+
+
+def _edited(selector: Selector, old: Requirement, new: Requirement | None) -> Selector:
+    kept = () if new is None else (new,)
+    return Selector(
+        tuple(tuple(it for each in term for it in (kept if each == old else (each,))) for term in selector.terms)
+    )
+
+
+def _without(ask: Ask, what: object) -> Ask:
+    match what:
+        case Requirement():
+            return _with_requirement(ask, what, None)
+        case Selector():
+            assert any(choice.selector == what for choice in ask.choices)
+            return replace(
+                ask,
+                choices=tuple(
+                    Choice(it.resources, ANYWHERE if it.selector == what else it.selector) for it in ask.choices
+                ),
+            )
+        case Affinity():
+            assert any(what in every for every in ask.affinities)
+            return replace(ask, affinities=tuple(tuple(it for it in every if it != what) for every in ask.affinities))
+        case Spread():
+            assert what in ask.spreads
+            return replace(ask, spreads=tuple(it for it in ask.spreads if it != what))
+        case _:
+            assert what == ask.affinities
+            return replace(ask, affinities=())
+
+
+def _free_up(oracle: Oracle, node: str, name: str, amount: int) -> None:
+    """That much comes free: of devices, on those with the most free already, as whoever frees them would choose."""
+    place = oracle.places[node]
+    assert 0 < amount <= place.used.get(name, 0), f"{amount} of {name} are not in use on {node}"
+    place.used[name] -= amount
+    if name in DEVICES:
+        free = place.devices(name)
+        for index in sorted(range(len(free)), key=lambda index: -free[index]):
+            given = min(amount, UNIT - free[index])
+            amount -= given
+            place.shares[name, index] = place.shares.get((name, index), 0) - given
+
+
+def edits_worth_a_try(ask: Ask, oracle: Oracle) -> list[Edit]:
+    """Every edit that could bear on some rule, each once."""
+    every = (*_of_the_ask(ask, oracle), *_of_labels(ask, oracle), *_of_room(ask, oracle))
+    return list(dict.fromkeys(every))
+
+
+def _of_the_ask(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
+    taints: list[Taint] = [taint for place in oracle.places.values() for taint in place.node.taints]
+    for taint in taints:
+        if taint.effect is not Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint):
+            yield Tolerate(taint)
+    for choice in ask.choices:
+        terms = choice.selector.terms
+        if len(terms) != 1:
+            yield Drop(choice.selector)
+        for requirement in (requirement for term in terms for requirement in term):
+            yield Drop(requirement)
+            if requirement.operator is Operator.NOT_IN:
+                yield from (Widen(requirement, value) for value in sorted(requirement.values))
+            if requirement.operator is Operator.IN:
+                found = {place.labels.get(requirement.key) for place in oracle.places.values()}
+                yield from (Widen(requirement, it) for it in found if it is not None and it not in requirement.values)
+    yield from (Drop(affinity) for every in ask.affinities for affinity in every)
+    yield from (Drop(spread) for spread in ask.spreads)
+    if len(ask.affinities) > 1:
+        yield Drop(ask.affinities)
+
+
+def _of_labels(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
+    values: dict[str, set[str]] = {}
+    for choice in ask.choices:
+        for requirement in (requirement for term in choice.selector.terms for requirement in term):
+            bounds = (requirement.greater, requirement.less)
+            near_bounds = {str(bound + step) for bound in bounds if bound is not None for step in (-1, 1)}
+            values.setdefault(requirement.key, {"fresh"}).update(requirement.values | near_bounds)
+    topologies = [key for every in ask.affinities for affinity in every for key in affinity.topologies]
+    for key in (*topologies, *(spread.topology for spread in ask.spreads)):
+        values.setdefault(key, {"fresh"})
+    for held in oracle.placed:
+        for affinity in (affinity for every in oracle.asks[held].affinities for affinity in every):
+            for key in affinity.topologies:
+                values.setdefault(key, {"fresh"})
+    for key in values.keys() - set(IDENTITY):
+        values[key] |= {place.labels[key] for place in oracle.places.values() if key in place.labels}
+        for node in oracle.places:
+            yield from (AddLabel(node, key, value) for value in sorted(values[key]))
+
+
+def _of_room(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
+    """Amounts are what one resource of one choice lacks: more would be no other edit."""
+    for id, place in oracle.places.items():
+        if place.node.draining:
+            yield Uncordon(id)
+        for choice in ask.choices:
+            for name, need in choice.resources.items():
+                if place.ever_fits(name, need) and place.fits_now(name, need):
+                    continue
+                if name not in DEVICES:
+                    yield AddCapacity(id, name, need - place.free(name))
+                    missing = need - place.free(name)
+                else:
+                    free = sorted(place.devices(name), reverse=True)
+                    whole = sum(each == UNIT for each in free)
+                    yield AddCapacity(id, name, max(UNIT, need) - whole * UNIT)
+                    count = max(1, need // UNIT)
+                    missing = sum(max(0, min(need, UNIT) - each) for each in free[:count])
+                if place.ever_fits(name, need) and missing <= place.used.get(name, 0):
+                    yield FreeUp(id, name, missing)

@@ -1,0 +1,231 @@
+"""An engine and an oracle side by side: the same facts to both, and every decision of the one checked by the other.
+
+Rule: decisions are checked in the order in which they were made, each against the state of the oracle at that moment,
+and only then told to the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from oracle import Oracle, stay_seconds
+from stead.asks import Ask, Group
+from stead.engine import Engine
+from stead.engine.decisions import (
+    DeadlinePassed,
+    Decision,
+    Evicted,
+    GroupPlaced,
+    NodeUnknown,
+    Placed,
+    Refusal,
+    Refused,
+    Waiting,
+)
+from stead.engine.facts import Fact
+from stead.engine.reasons import Reason
+from stead.taints import Effect, Taint
+
+GROUP_MEMBERS_MAX, GROUP_NODES_MAX = 4, 5
+"""The size up to which every assignment of a group is tried."""
+
+
+class Mirror:
+    """`engine` and `oracle` have heard the same facts; the rest is what only time can tell."""
+
+    def __init__(self, engine: Engine, oracle: Oracle) -> None:
+        self.engine, self.oracle = engine, oracle
+        self.said: dict[str, tuple[Refusal, ...]] = {}
+        self.evicted: set[str] = set()
+        self._taint_times: dict[tuple[str, Taint], tuple[float, float]] = {}
+        self._place_times: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def fork(self) -> Mirror:
+        other = Mirror(self.engine.fork(), self.oracle.copy())
+        other.said, other.evicted = dict(self.said), set(self.evicted)
+        other._taint_times, other._place_times = dict(self._taint_times), dict(self._place_times)
+        return other
+
+    def feed(self, *facts: Fact) -> None:
+        for fact in facts:
+            self.engine.apply(fact)
+            self.oracle.apply(fact)
+            self._note_times(fact)
+
+    def _note_times(self, fact: Fact | None) -> None:
+        """Since when each taint and each placement stands: the earliest and the latest moment one could say."""
+        now, oracle = self.oracle.now, self.oracle
+        touched = getattr(fact, "node", None)
+        touched = getattr(touched, "id", touched)
+        taints = {(id, taint) for id, place in oracle.places.items() for taint in place.node.taints}
+        places = set(oracle.placed.items())
+        self._taint_times = {
+            it: (self._taint_times.get(it, (now, now))[0], now if it[0] == touched else self._taint_times[it][1])
+            for it in taints
+        }
+        self._place_times = {
+            it: (self._place_times.get(it, (now, now))[0], now if it[1] == touched else self._place_times[it][1])
+            for it in places
+        }
+        self.evicted &= {ask for ask, _ in places}
+        self.said = {id: refusals for id, refusals in self.said.items() if id in oracle.submitted}
+
+    # Decisions
+
+    def decide(self) -> list[Decision]:
+        """What the engine decides, checked one by one."""
+        line, before = list(self.engine.waiting), set(self.oracle.placed.items())
+        decisions = self.engine.decide()
+        for decision in decisions:
+            match decision:
+                case Placed():
+                    self._check_placed(decision, line)
+                case GroupPlaced():
+                    self._check_group_placed(decision, line)
+                case Waiting(ids, refusals):
+                    self.said |= dict.fromkeys(ids, refusals)
+                case Refused():
+                    self._check_refused(decision)
+                case Evicted():
+                    self._check_evicted(decision)
+        self._check_evictions_are_complete(before)
+        self._check_nothing_that_fits_waits()
+        return decisions
+
+    def _check_placed(self, decision: Placed, line: list[str]) -> None:
+        oracle, id = self.oracle, decision.ask
+        assert id in oracle.asks, f"{id} is not known"
+        assert id not in oracle.placed, f"{id} has a place already"
+        assert id not in oracle.member_of, f"{id} belongs to a group"
+        best = oracle.best(oracle.asks[id])
+        assert best is not None, f"{decision}: nothing fits; {oracle.verdict(oracle.asks[id], decision.choice)[1]}"
+        assert decision.choice == best[0], f"{decision}: choice {best[0]} has candidates"
+        assert decision.node in best[1], f"{decision}: the best are {sorted(best[1])}"
+        self._check_nobody_is_overtaken(id, line)
+        oracle.place(oracle.asks[id], decision.node, decision.choice)
+        self._moved((id, decision.node))
+
+    def _check_group_placed(self, decision: GroupPlaced, line: list[str]) -> None:
+        oracle = self.oracle
+        group = oracle.groups[decision.group]
+        members = group.alternatives[decision.alternative]
+        missing = {member.id for member in members if member.id not in oracle.placed}
+        elsewhere = [member.id for other in group.alternatives if other is not members for member in other]
+        assert not set(elsewhere) & oracle.placed.keys(), f"{decision}: another alternative is placed"
+        assert [id for id, _ in decision.members if id in missing] == [id for id, _ in decision.members]
+        assert {id for id, _ in decision.members} == missing, f"{decision}: it lacked {sorted(missing)}"
+        assert oracle.group_holds(group, dict(decision.members)), f"{decision}: does not hold together"
+        if self._is_small(group):
+            assert decision.alternative == oracle.fits_group(group)
+        self._check_nobody_is_overtaken(group.id, line)
+        for id, node in decision.members:
+            oracle.place(oracle.asks[id], node)
+            self._moved((id, node))
+
+    def _moved(self, placement: tuple[str, str]) -> None:
+        self._place_times[placement] = (self.oracle.now, self.oracle.now)
+        self.evicted.discard(placement[0])
+        self.said.pop(placement[0], None)
+
+    def _check_nobody_is_overtaken(self, id: str, line: list[str]) -> None:
+        oracle = self.oracle
+        assert id in line, f"{id} was not in line"
+        still_waiting = set(oracle.waiting())
+        for earlier in line[: line.index(id)]:
+            if earlier in still_waiting and not self._is_late(earlier):
+                assert not self.fits(earlier), f"{id} overtook {earlier}"
+
+    def _check_refused(self, decision: Refused) -> None:
+        oracle, id = self.oracle, decision.id
+        work = oracle.groups.get(id) or oracle.asks[id]
+        assert id in oracle.waiting()
+        match decision.cause:
+            case NodeUnknown(nodes):
+                assert isinstance(work, Ask) and oracle.nowhere_alive(work), f"{decision}: {work}"
+                assert not set(nodes) & oracle.places.keys()
+            case DeadlinePassed(deadline):
+                assert work.deadline == deadline and oracle.now >= deadline
+        oracle.forget(id)
+        self._note_times(None)
+
+    def _check_evicted(self, decision: Evicted) -> None:
+        oracle = self.oracle
+        assert oracle.placed.get(decision.ask) == decision.node
+        assert decision.taint in oracle.places[decision.node].node.taints
+        assert decision.taint.effect is Effect.NO_EXECUTE
+        assert decision.ask not in self.evicted, f"{decision}: said before"
+        due = self._due(decision.ask, decision.node, decision.taint)
+        assert due is not None and due[0] <= oracle.now, f"{decision}: may stay until {due}"
+        self.evicted.add(decision.ask)
+
+    def _due(self, ask: str, node: str, taint: Taint) -> tuple[float, float] | None:
+        """The moments between which the work must go; None: it may stay."""
+        stay = stay_seconds(self.oracle.asks[ask].tolerations, taint)
+        if stay is None:
+            return None
+        times = (self._taint_times[node, taint], self._place_times[ask, node])
+        return max(earliest for earliest, _ in times) + stay, max(latest for _, latest in times) + stay
+
+    def _check_evictions_are_complete(self, before: set[tuple[str, str]]) -> None:
+        """Of the work placed before: what was placed just now may be told to go when decisions fall again."""
+        oracle = self.oracle
+        for ask, node in before & oracle.placed.items():
+            for taint in oracle.places[node].node.taints:
+                if taint.effect is Effect.NO_EXECUTE and ask not in self.evicted:
+                    due = self._due(ask, node, taint)
+                    assert due is None or oracle.now < due[1], f"{ask} on {node} should have been evicted: {taint}"
+
+    def _check_nothing_that_fits_waits(self) -> None:
+        oracle = self.oracle
+        for id in oracle.waiting():
+            assert not self._is_late(id), f"{id} waits past its deadline"
+            assert not self.fits(id), f"{id} waits, but fits"
+            if id in oracle.asks:
+                assert not oracle.nowhere_alive(oracle.asks[id]), f"{id} insists on dead nodes, but was not refused"
+                assert id in self.said, f"{id} waits, and was never told why"
+                shown = oracle.shown(oracle.asks[id])
+                told = self.said[id]
+                assert _reasons(told) == _reasons(shown), f"{id} was told {told}, but it is {shown}"
+
+    def _is_late(self, id: str) -> bool:
+        work = self.oracle.groups.get(id) or self.oracle.asks[id]
+        return work.deadline is not None and self.oracle.now > work.deadline
+
+    def fits(self, id: str) -> bool:
+        """Whether the ask or group could be placed now; a group too large to try all assignments of counts as not."""
+        if id in self.oracle.groups:
+            group = self.oracle.groups[id]
+            return self._is_small(group) and self.oracle.fits_group(group) is not None
+        return self.oracle.best(self.oracle.asks[id]) is not None
+
+    def _is_small(self, group: Group) -> bool:
+        members = max(len(members) for members in group.alternatives)
+        return members <= GROUP_MEMBERS_MAX and len(self.oracle.places) <= GROUP_NODES_MAX
+
+    # What is so
+
+    def check_state(self) -> None:
+        """Everything the engine shows of itself is what the oracle says."""
+        assert dict(self.engine.placed) == self.oracle.placed
+        line = self.oracle.waiting()
+        assert list(self.engine.waiting) == line, f"the line is {self.engine.waiting}, not {line}"
+        for node in self.oracle.places:
+            shown, expected = self.engine.free(node), self.oracle.free(node)
+            for name in {*shown, *expected}:
+                assert shown.get(name, 0) == expected.get(name, 0), f"free {name} of {node}"
+
+    def check_explanation(self, ask: Ask, name: Ask | str) -> None:
+        """The verdict on every choice is the oracle's, to the last count and in its order."""
+        explanation, candidates = self.engine.explain(name), self.engine.candidates(ask)
+        assert len(explanation.verdicts) == len(candidates) == len(ask.choices)
+        for index, verdict in enumerate(explanation.verdicts):
+            expected, refusals = self.oracle.verdict(ask, index)
+            assert verdict.refusals == tuple(refusals)
+            assert (verdict.nodes, verdict.candidates) == (len(self.oracle.places), len(expected))
+            assert verdict.candidates + sum(each.nodes for each in verdict.refusals) == verdict.nodes
+            assert set(candidates[index]) == set(expected)
+        assert str(explanation)
+
+
+def _reasons(refusals: Iterable[Refusal]) -> list[Reason]:
+    return [refusal.reason for refusal in refusals]

@@ -1,0 +1,251 @@
+"""The engine equals the oracle, whatever happens: random facts to both, and every answer compared.
+
+Rule: the oracle is never asked to agree afterwards; each decision is checked against what it knew at that moment. Set
+STEAD_SOAK=1 for fifty times as many examples.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from engine.mirror import Mirror
+from oracle import Oracle
+from stead.asks import Ask, Group
+from stead.engine import Engine, Settings
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskRunning,
+    AskSubmitted,
+    ClockAdvanced,
+    Fact,
+    GroupEnded,
+    GroupSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLabelled,
+    NodeLeft,
+    NodeResized,
+    NodeTainted,
+    NodeUntainted,
+)
+from stead.labels import Labels
+from stead.nodes import Node
+from stead.resources import UNIT, Resources
+from stead.taints import Effect, Taint
+from strategies_for_tests import (
+    ASK_IDS,
+    GROUP_IDS,
+    NODE_IDS,
+    NODE_LABELS,
+    asks,
+    capacities,
+    groups,
+    node_labels,
+    nodes,
+    rarely,
+    taints,
+)
+
+SOAK = 50 if os.environ.get("STEAD_SOAK") == "1" or os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 1
+
+NODE = st.sampled_from(NODE_IDS)
+SECONDS = st.sampled_from((0.0, 1.0, 5.0, 30.0))
+
+
+def facts_of_a_fork() -> st.SearchStrategy[Fact]:
+    """Facts that need to know nothing of what happened before."""
+    kinds: list[st.SearchStrategy[Any]] = [
+        st.builds(NodeLeft, NODE),
+        st.builds(NodeLabelled, NODE, node_labels()),
+        st.builds(NodeTainted, NODE, taints()),
+        st.builds(NodeDrained, NODE, st.booleans()),
+        st.builds(AskSubmitted, asks()),
+        st.builds(AskEnded, st.sampled_from(ASK_IDS)),
+        st.builds(AskLost, st.sampled_from(ASK_IDS)),
+        st.builds(GroupEnded, st.sampled_from(GROUP_IDS)),
+    ]
+    return st.one_of(kinds)
+
+
+class EngineEqualsOracle(RuleBasedStateMachine):
+    """`twin` hears the same facts and is never forked; `other` is the last fork, living its own life."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mirror = Mirror(Engine(Settings(patience=None, seed=0)), Oracle())
+        self.twin = Engine(Settings(patience=None, seed=0))
+        self.other: Mirror | None = None
+
+    def tell(self, *facts: Fact) -> None:
+        """The facts to everyone, then everyone decides."""
+        self.mirror.feed(*facts)
+        self.twin.apply(*facts)
+        decisions = self.mirror.decide()
+        same = self.twin.decide()
+        assert same == decisions
+        assert repr(same) == repr(decisions)
+
+    @property
+    def oracle(self) -> Oracle:
+        return self.mirror.oracle
+
+    @initialize(some=st.lists(nodes(), max_size=5))
+    def begin(self, some: list[Node]) -> None:
+        self.tell(ClockAdvanced(0.0), *(NodeJoined(node) for node in {node.id: node for node in some}.values()))
+
+    # Nodes
+
+    @rule(node=nodes())
+    def join(self, node: Node) -> None:
+        capacity = self._with_devices_in_use(node.id, node.capacity)
+        self.tell(NodeJoined(Node(node.id, capacity, node.labels, node.taints, node.ip, node.name, node.draining)))
+
+    @rule(id=NODE)
+    def leave(self, id: str) -> None:
+        self.tell(NodeLeft(id))
+
+    @rule(id=NODE, node=nodes())
+    def leave_to_another_in_one_breath(self, id: str, node: Node) -> None:
+        assume(node.id not in self.oracle.places or node.id == id)
+        self.tell(NodeLeft(id), NodeJoined(node))
+
+    @rule(id=NODE, labels=node_labels(), removed=st.lists(st.sampled_from(tuple(NODE_LABELS)), max_size=2))
+    def label(self, id: str, labels: Labels, removed: list[str]) -> None:
+        self.tell(NodeLabelled(id, labels, tuple(removed)))
+
+    @rule(id=NODE, taint=taints())
+    def taint(self, id: str, taint: Taint) -> None:
+        self.tell(NodeTainted(id, taint))
+
+    @rule(id=NODE, key=st.sampled_from(("gpu", "spot")), effect=st.sampled_from((None, *Effect)))
+    def untaint(self, id: str, key: str, effect: Effect | None) -> None:
+        self.tell(NodeUntainted(id, key, effect))
+
+    @rule(id=NODE, draining=st.booleans())
+    def drain(self, id: str, draining: bool) -> None:
+        self.tell(NodeDrained(id, draining))
+
+    @rule(id=NODE, capacity=capacities())
+    def resize(self, id: str, capacity: Resources) -> None:
+        self.tell(NodeResized(id, self._with_devices_in_use(id, capacity)))
+
+    def _with_devices_in_use(self, id: str, capacity: Resources) -> Resources:
+        """Devices that hold work are not taken away: the page does not say what becomes of the work."""
+        if id not in self.oracle.places:
+            return capacity
+        shares = self.oracle.places[id].shares
+        count = max((index + 1 for (_, index), share in shares.items() if share), default=0)
+        return Resources({**capacity, "GPU": max(capacity.get("GPU"), count * UNIT)})
+
+    # Work
+
+    @rule(some=st.lists(asks(), min_size=1, max_size=3))
+    def submit(self, some: list[Ask]) -> None:
+        self.tell(*map(AskSubmitted, some))
+
+    @rule(ask=asks(), ids=st.lists(st.sampled_from(ASK_IDS), min_size=2, max_size=4, unique=True))
+    def submit_equals(self, ask: Ask, ids: list[str]) -> None:
+        self.tell(*(AskSubmitted(_named(ask, id)) for id in ids))
+
+    @rule(ask=asks(choice_count_max=1), id=NODE)
+    def run_elsewhere(self, ask: Ask, id: str) -> None:
+        """The cluster runs work that the engine placed nowhere, or elsewhere."""
+        assume(id in self.oracle.places)
+        ask = self.oracle.asks.get(ask.id, ask)
+        assume(len(ask.choices) == 1 and self.oracle.placed.get(ask.id) != id)
+        need = ask.choices[0].resources.get("GPU")
+        assume(not need or self.oracle.places[id].fits_now("GPU", need))
+        self.tell(AskRunning(ask, id))
+
+    @precondition(lambda self: self.oracle.placed)
+    @rule(choose=st.data())
+    def confirm(self, choose: st.DataObject) -> None:
+        id, node = choose.draw(st.sampled_from(sorted(self.oracle.placed.items())))
+        self.tell(AskRunning(self.oracle.asks[id], node))
+
+    @precondition(lambda self: self.oracle.placed)
+    @rule(choose=st.data())
+    def lose(self, choose: st.DataObject) -> None:
+        self.tell(AskLost(choose.draw(st.sampled_from(sorted(self.oracle.placed)))))
+
+    @rule(id=st.sampled_from(ASK_IDS))
+    def end(self, id: str) -> None:
+        self.tell(AskEnded(id))
+
+    @precondition(lambda self: self.mirror.evicted)
+    @rule(wants_another=st.booleans())
+    def obey_evictions(self, wants_another: bool) -> None:
+        kinds: Callable[[str], Fact] = AskLost if wants_another else AskEnded
+        alone = [id for id in sorted(self.mirror.evicted) if id not in self.oracle.member_of]
+        together = [id for id in sorted(self.mirror.evicted) if id in self.oracle.member_of]
+        self.tell(*map(kinds, alone), *map(AskLost, together))
+
+    @rule(group=groups())
+    def submit_group(self, group: Group) -> None:
+        self.tell(GroupSubmitted(group))
+
+    @rule(id=st.sampled_from(GROUP_IDS))
+    def end_group(self, id: str) -> None:
+        self.tell(GroupEnded(id))
+
+    @rule(seconds=SECONDS)
+    def wait(self, seconds: float) -> None:
+        self.tell(ClockAdvanced(self.oracle.now + seconds))
+
+    @rule(seconds=SECONDS)
+    def hear_an_earlier_time(self, seconds: float) -> None:
+        self.tell(ClockAdvanced(self.oracle.now - seconds))
+
+    # Questions
+
+    @rule(probe=asks(ids=("probe",)))
+    def ask_about_work_never_submitted(self, probe: Ask) -> None:
+        self.mirror.check_explanation(probe, probe)
+
+    @rule(facts=rarely([], st.lists(facts_of_a_fork(), min_size=1, max_size=4), 1))
+    def fork(self, facts: list[Fact]) -> None:
+        self.other = self.mirror.fork()
+        self._live(self.other, facts)
+
+    @precondition(lambda self: self.other is not None)
+    @rule(facts=st.lists(facts_of_a_fork(), min_size=1, max_size=4))
+    def live_on_in_the_fork(self, facts: list[Fact]) -> None:
+        assert self.other is not None
+        self._live(self.other, facts)
+
+    @staticmethod
+    def _live(mirror: Mirror, facts: list[Fact]) -> None:
+        mirror.feed(*facts)
+        mirror.decide()
+
+    @invariant()
+    def the_engine_shows_what_the_oracle_knows(self) -> None:
+        for mirror in (self.mirror, self.other):
+            if mirror is not None:
+                mirror.check_state()
+                for id in mirror.oracle.waiting():
+                    if id in mirror.oracle.asks:
+                        mirror.check_explanation(mirror.oracle.asks[id], id)
+
+
+def _named(ask: Ask, id: str) -> Ask:
+    values = {name: getattr(ask, name) for name in Ask.__dataclass_fields__}
+    return Ask(**{**values, "id": id})
+
+
+EngineEqualsOracle.TestCase.settings = settings(
+    max_examples=100 * SOAK,
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+TestEngineEqualsOracle = EngineEqualsOracle.TestCase

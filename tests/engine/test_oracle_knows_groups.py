@@ -1,0 +1,70 @@
+"""The oracle on groups, by hand: all members together or none, and members that lost their place.
+
+Rule: with all members in place no rule refuses any of them, nor does the strategy; the answers were found on paper.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.test_oracle_knows_the_semantics import apart, cluster, near, web, zoned
+from stead.asks import Ask, Group, Strategy
+from stead.engine.facts import AskLost, AskRunning, GroupEnded, GroupSubmitted, NodeDrained
+
+
+def members(*needs: float, prefix: str = "m", **rest: Any) -> tuple[Ask, ...]:
+    return tuple(Ask.of(f"{prefix}{index}", {"CPU": need}, **rest) for index, need in enumerate(needs))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "topology", "needs", "answer"),
+    [
+        (Strategy.PACK, (), (2, 2, 1), 0),
+        (Strategy.PACK, (), (2, 2, 2), None),
+        (Strategy.STRICT_PACK, (), (1, 1), 0),
+        (Strategy.STRICT_PACK, (), (2, 1), None),
+        (Strategy.STRICT_SPREAD, (), (1, 1, 1), 0),
+        (Strategy.STRICT_SPREAD, (), (1, 1, 1, 1), None),
+        (Strategy.SPREAD, (), (1, 1, 1, 1), 0),
+        (Strategy.PACK, (("zone", Strategy.STRICT_PACK),), (2, 2), 0),
+        (Strategy.PACK, (("zone", Strategy.STRICT_PACK),), (2, 2, 1), None),
+        (Strategy.PACK, (("zone", Strategy.STRICT_SPREAD),), (1, 1), None),
+        (Strategy.PACK, (("zone", Strategy.SPREAD),), (2, 2, 1), 0),
+    ],
+)
+def test_a_group_fits_when_some_assignment_of_all_members_does(
+    strategy: Strategy, topology: tuple[tuple[str, Strategy], ...], needs: tuple[float, ...], answer: int | None
+) -> None:
+    """Two nodes of 2 CPU in zone a, and one of 1 CPU in no zone."""
+    oracle = cluster(zoned("1", "a", CPU=2), zoned("2", "a", CPU=2), zoned("3", CPU=1))
+    assert oracle.fits_group(Group("g", (members(*needs),), strategy, topology)) == answer
+    assert oracle.placed == {}
+    fallback = members(1, prefix="f")
+    assert oracle.fits_group(Group("g", (members(*needs), fallback), strategy, topology)) == (0 if answer == 0 else 1)
+
+
+def test_members_see_each_other_when_they_are_placed_together() -> None:
+    oracle = cluster(zoned("1"), zoned("2"))
+    loners = tuple(web(f"m{index}", affinities=((apart(),),)) for index in range(3))
+    assert oracle.fits_group(Group("g", (loners[:2],))) == 0
+    assert oracle.fits_group(Group("g", (loners,))) is None
+    follower = Ask("f", affinities=((near(),),))
+    assert oracle.fits_group(Group("g", ((follower,),))) is None
+    assert oracle.fits_group(Group("g", ((follower, web("m")),))) == 0
+
+
+def test_a_member_that_lost_its_place_is_placed_again_beside_the_others() -> None:
+    oracle = cluster(zoned("1", CPU=2), zoned("2", CPU=2))
+    group = Group("g", (members(1, 1), members(1, prefix="f")), Strategy.STRICT_PACK)
+    oracle.apply(GroupSubmitted(group))
+    oracle.apply(*(AskRunning(member, "1") for member in group.alternatives[0]))
+    oracle.apply(AskLost("m1"))
+    assert oracle.fits_group(group) == 0
+    assert oracle.group_holds(group, {"m1": "1"})
+    assert not oracle.group_holds(group, {"m1": "2"})
+    oracle.apply(NodeDrained("1"))
+    assert oracle.fits_group(group) is None
+    oracle.apply(GroupEnded("g"))
+    assert (oracle.placed, oracle.asks, oracle.free("1")) == ({}, {}, {"CPU": 20_000})

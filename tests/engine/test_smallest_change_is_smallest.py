@@ -1,0 +1,73 @@
+"""The smallest change: what the engine proposes makes the ask fit, and nothing with fewer edits does.
+
+Rule: edits are applied by hand to the ask and the oracle (edits.py), and all sets of fewer edits are tried, up to two.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import combinations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.edits import edited, edits_worth_a_try
+from oracle import Oracle
+from stead.asks import Ask
+from stead.engine import Engine, Settings
+from stead.engine.changes import Edit
+from stead.engine.facts import AskRunning, Fact, NodeJoined
+from stead.nodes import Node
+from strategies_for_tests import asks, nodes
+
+SOAK = 50 if os.environ.get("STEAD_SOAK") == "1" or os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 1
+EDITS_TRIED_MAX = 2
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Oracle, list[Fact]]:
+    """Up to three nodes and some work on them, no more of it than they have devices for."""
+    oracle, facts = Oracle(), list[Fact]()
+    cluster: list[Node] = draw(st.lists(nodes(("n0", "n1", "n2")), min_size=1, max_size=3, unique_by=lambda it: it.id))
+    facts += map(NodeJoined, cluster)
+    oracle.apply(*facts)
+    for ask in draw(st.lists(asks(("w0", "w1", "w2"), 1), max_size=3, unique_by=lambda it: it.id)):
+        node = draw(st.sampled_from(cluster)).id
+        room = all(oracle.places[node].fits_now(name, need) for name, need in ask.choices[0].resources.items())
+        if room:
+            facts.append(AskRunning(ask, node))
+            oracle.apply(facts[-1])
+    return oracle, facts
+
+
+def smaller_changes(ask: Ask, oracle: Oracle, size: int) -> list[tuple[Edit, ...]]:
+    """All sets of fewer than `size` edits, and of no more than are tried, that make the ask fit."""
+    universe = edits_worth_a_try(ask, oracle)
+    found = []
+    for count in range(min(size, EDITS_TRIED_MAX + 1)):
+        for edits in combinations(universe, count):
+            other_ask, other = edited(ask, oracle, edits)
+            if other.best(other_ask) is not None:
+                found.append(edits)
+        if found:
+            break
+    return found
+
+
+@settings(max_examples=200 * SOAK, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(situation=situations(), ask=asks(("probe",)))
+def test_the_change_makes_the_ask_fit_and_nothing_smaller_does(situation: tuple[Oracle, list[Fact]], ask: Ask) -> None:
+    oracle, facts = situation
+    engine = Engine(Settings(patience=None, seed=0))
+    engine.apply(*facts)
+    change = engine.explain(ask).change
+    if change is None:
+        fits = oracle.best(ask) is not None
+        assert fits or not smaller_changes(ask, oracle, EDITS_TRIED_MAX + 1)
+        return
+    assert oracle.best(ask) is None, "an ask that fits needs no change"
+    other_ask, other = edited(ask, oracle, change.edits)
+    best = other.best(other_ask)
+    assert best is not None, f"{change} does not help"
+    assert change.nodes == len(other.verdict(other_ask, best[0])[0])
+    assert not smaller_changes(ask, oracle, len(change.edits)), f"{change} is not the smallest"

@@ -1,0 +1,18 @@
+"""Golden files: what a command prints, kept beside the tests. `make golden` writes them again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "golden"
+
+
+def assert_golden(name: str, text: str) -> None:
+    """`text` equals the golden file `name`; with STEAD_GOLDEN=write the file is written instead."""
+    path = FOLDER / name
+    if os.environ.get("STEAD_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.is_file(), f"{path} is missing; `make golden` writes it"
+    assert text == path.read_text(encoding="utf-8"), f"{path} differs; if that is right, run `make golden`"

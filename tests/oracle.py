@@ -1,0 +1,605 @@
+"""What docs/semantics.md says, written again, naively: one node at a time, plain dicts, every rule for every node.
+
+Rule: nothing here comes from the engine but the types of its facts, reasons and decisions, and no operator of the
+language (requirements, tolerations, reach of an affinity) is borrowed from the package: a bug there must show. What is
+held for starving work (rule 9) is outside; the clock is only remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+
+from stead.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
+from stead.engine.decisions import Refusal
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskRunning,
+    AskSubmitted,
+    ClockAdvanced,
+    Fact,
+    GroupEnded,
+    GroupSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLabelled,
+    NodeLeft,
+    NodeResized,
+    NodeTainted,
+    NodeUntainted,
+)
+from stead.engine.reasons import (
+    Draining,
+    KeptAway,
+    LacksLabel,
+    NeverFits,
+    NoAlternativeHolds,
+    NoTermMatches,
+    NotNear,
+    Reason,
+    ShortOf,
+    Skewed,
+    Tainted,
+    TooNear,
+)
+from stead.labels import Labels, Requirement, Selector
+from stead.nodes import Node, NodeId
+from stead.taints import Effect, Taint, Toleration
+
+UNIT = 10_000
+DEVICES = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
+THRESHOLD = 5_000
+PREFER_NO_SCHEDULE_COST = 100
+RELATIVE = (NotNear, TooNear, NoAlternativeHolds, KeptAway, Skewed)
+
+
+def number(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits or any(digit not in "0123456789" for digit in digits):
+        return None
+    value = int(digits) * (-1 if text[0] == "-" else 1)
+    return value if -(2**63) <= value <= 2**63 - 1 else None
+
+
+def meets(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    if requirement.key not in labels:
+        return requirement.absent
+    value = labels[requirement.key]
+    if requirement.greater is not None or requirement.less is not None:
+        as_number = number(value)
+        if as_number is None:
+            return False
+        if requirement.greater is not None and not as_number > requirement.greater:
+            return False
+        if requirement.less is not None and not as_number < requirement.less:
+            return False
+    return value not in requirement.values if requirement.complement else value in requirement.values
+
+
+def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+    return any(all(meets(requirement, labels) for requirement in term) for term in selector.terms)
+
+
+def names_asks(affinity: Affinity) -> bool:
+    return any(requirement.key == "ask_id" for term in affinity.selector.terms for requirement in term)
+
+
+def reaches(affinity: Affinity, own_namespace: str, other_namespace: str) -> bool:
+    if affinity.namespaces is None:
+        return own_namespace == other_namespace
+    return not affinity.namespaces or other_namespace in affinity.namespaces
+
+
+def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
+    for toleration in tolerations:
+        key_fits = toleration.key is None or toleration.key == taint.key
+        effect_fits = toleration.effect is None or toleration.effect == taint.effect
+        listed = taint.value in toleration.values
+        if key_fits and effect_fits and (not listed if toleration.complement else listed):
+            return True
+    return False
+
+
+def stay_seconds(tolerations: tuple[Toleration, ...], taint: Taint) -> float | None:
+    """How long work may stay under a no-execute taint: 0 when nothing covers it, None for ever."""
+    covering = [toleration for toleration in tolerations if tolerates((toleration,), taint)]
+    limits = [max(0.0, toleration.seconds) for toleration in covering if toleration.seconds is not None]
+    if not covering:
+        return 0.0
+    return min(limits) if limits else None
+
+
+@dataclass
+class Held:
+    """A placed ask: where, by which choice, and which shares of which devices are its own."""
+
+    ask: Ask
+    node: NodeId
+    choice: int
+    shares: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+class Place:
+    """One live node: its record as of now, and what its work holds."""
+
+    def __init__(self, node: Node) -> None:
+        self.used: dict[str, int] = {}
+        self.shares: dict[tuple[str, int], int] = {}
+        self.asks: dict[AskId, Held] = {}
+        self.become(node)
+
+    def become(self, node: Node) -> None:
+        self.node = node
+        self.labels = {**node.labels, "node_id": node.id, "ray.io/node-id": node.id}
+        if node.ip:
+            self.labels["node_ip"] = node.ip
+        if node.name:
+            self.labels["node_name"] = node.name
+
+    def devices(self, name: str) -> list[int]:
+        """The free amount of every device, by its index."""
+        return [UNIT - self.shares.get((name, index), 0) for index in range(self.node.capacity.get(name) // UNIT)]
+
+    def free(self, name: str) -> int:
+        if name in DEVICES:
+            return sum(self.devices(name))
+        return int(self.node.capacity.get(name)) - self.used.get(name, 0)
+
+    def ever_fits(self, name: str, need: int) -> bool:
+        if name in DEVICES:
+            return len(self.devices(name)) * UNIT >= need
+        return bool(self.node.capacity.get(name) >= need)
+
+    def fits_now(self, name: str, need: int) -> bool:
+        if name not in DEVICES:
+            return self.free(name) >= need
+        if need < UNIT:
+            return any(free >= need for free in self.devices(name))
+        return sum(free == UNIT for free in self.devices(name)) >= need // UNIT
+
+    def take(self, held: Held) -> None:
+        self.asks[held.ask.id] = held
+        for name, need in held.ask.choices[held.choice].resources.items():
+            self.used[name] = self.used.get(name, 0) + need
+            if name in DEVICES:
+                free = self.devices(name)
+                if need < UNIT:
+                    enough = [index for index in range(len(free)) if free[index] >= need]
+                    chosen = sorted(enough, key=lambda index: free[index])[:1]
+                    share = need
+                else:
+                    chosen = [index for index in range(len(free)) if free[index] == UNIT][: need // UNIT]
+                    share = UNIT
+                for index in chosen:
+                    held.shares.append((name, index, share))
+                    self.shares[name, index] = self.shares.get((name, index), 0) + share
+
+    def give_back(self, ask: AskId) -> None:
+        held = self.asks.pop(ask)
+        for name, need in held.ask.choices[held.choice].resources.items():
+            self.used[name] -= need
+        for name, index, share in held.shares:
+            self.shares[name, index] -= share
+
+
+Holds = Callable[[Place], bool]
+
+
+def _has_label(requirement: Requirement, place: Place) -> bool:
+    return meets(requirement, place.labels)
+
+
+def _some_alternative_holds(alternatives: list[list[Holds]], place: Place) -> bool:
+    return any(all(holds(place) for holds in every) for every in alternatives)
+
+
+def _lies_outside(domains: set[tuple[str, str]], place: Place) -> bool:
+    return not domains & place.labels.items()
+
+
+def _has_no_taint(taint: Taint, place: Place) -> bool:
+    return taint not in place.node.taints
+
+
+def _ever_fits(name: str, need: int, place: Place) -> bool:
+    return place.ever_fits(name, need)
+
+
+def _has_room_if_it_ever_fits(name: str, need: int, place: Place) -> bool:
+    return not place.ever_fits(name, need) or place.fits_now(name, need)
+
+
+class Oracle:
+    """The cluster as the facts tell it; every question walks over all nodes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.places: dict[NodeId, Place] = {}
+        self.asks: dict[AskId, Ask] = {}
+        self.groups: dict[str, Group] = {}
+        self.member_of: dict[AskId, str] = {}
+        self.submitted: dict[str, tuple[float, int]] = {}
+        self._held: dict[AskId, Held] = {}
+        self._arrivals = 0
+
+    def copy(self) -> Oracle:
+        """The same cluster again, for a "what if"."""
+        other = Oracle()
+        other.now, other._arrivals = self.now, self._arrivals
+        other.asks, other.groups = dict(self.asks), dict(self.groups)
+        other.member_of, other.submitted = dict(self.member_of), dict(self.submitted)
+        other._held = {id: replace(held, shares=list(held.shares)) for id, held in self._held.items()}
+        for id, place in self.places.items():
+            twin = other.places[id] = Place(place.node)
+            twin.used, twin.shares = dict(place.used), dict(place.shares)
+            twin.asks = {ask: other._held[ask] for ask in place.asks}
+        return other
+
+    # What happened
+
+    def apply(self, *facts: Fact) -> None:
+        for fact in facts:
+            self._apply(fact)
+
+    def _apply(self, fact: Fact) -> None:
+        match fact:
+            case ClockAdvanced(now):
+                self.now = max(self.now, now)
+            case AskSubmitted(ask):
+                if ask.id not in self.asks:
+                    self.asks[ask.id] = ask
+                    self._arrived(ask.id)
+            case GroupSubmitted(group):
+                if group.id not in self.groups:
+                    self.groups[group.id] = group
+                    self._arrived(group.id)
+                    for member in (member for members in group.alternatives for member in members):
+                        self.asks[member.id] = member
+                        self.member_of[member.id] = group.id
+            case AskRunning(ask, node):
+                if self.placed.get(ask.id) != node:
+                    self.place(ask, node)
+            case AskLost(id):
+                self._lose(id)
+            case AskEnded(id):
+                self.forget(id)
+            case GroupEnded(id):
+                self.forget(id)
+            case NodeJoined(node):
+                if node.id in self.places:
+                    self.places[node.id].become(node)
+                else:
+                    self.places[node.id] = Place(node)
+            case NodeLeft(id):
+                for ask_id in list(self.places[id].asks) if id in self.places else []:
+                    self._lose(ask_id)
+                self.places.pop(id, None)
+            case _ if fact.node in self.places:
+                place = self.places[fact.node]
+                place.become(self._changed(place.node, fact))
+
+    @staticmethod
+    def _changed(node: Node, fact: NodeLabelled | NodeTainted | NodeUntainted | NodeDrained | NodeResized) -> Node:
+        match fact:
+            case NodeLabelled(_, labels, removed):
+                kept = {key: value for key, value in node.labels.items() if key not in removed}
+                return replace(node, labels=Labels({**kept, **labels}))
+            case NodeTainted(_, taint):
+                others = [old for old in node.taints if (old.key, old.effect) != (taint.key, taint.effect)]
+                return replace(node, taints=(*others, taint))
+            case NodeUntainted(_, key, effect):
+                kept_taints = [old for old in node.taints if old.key != key or effect not in (None, old.effect)]
+                return replace(node, taints=tuple(kept_taints))
+            case NodeDrained(_, draining):
+                return replace(node, draining=draining)
+            case NodeResized(_, capacity):
+                return replace(node, capacity=capacity)
+
+    def _arrived(self, id: str) -> None:
+        self._arrivals += 1
+        self.submitted[id] = (self.now, self._arrivals)
+
+    def place(self, ask: Ask, node: NodeId, choice: int = 0) -> None:
+        """The ask runs there by that choice, wherever it was before."""
+        self._lose(ask.id)
+        self.asks[ask.id] = ask
+        if ask.id not in self.submitted and ask.id not in self.member_of:
+            self._arrived(ask.id)
+        if node in self.places:
+            self._held[ask.id] = Held(ask, node, choice)
+            self.places[node].take(self._held[ask.id])
+
+    def _lose(self, id: AskId) -> None:
+        if id in self._held:
+            self.places[self._held.pop(id).node].give_back(id)
+
+    def forget(self, id: str) -> None:
+        """The ask or group is over."""
+        for member in [member for member, group in self.member_of.items() if group == id]:
+            self._lose(member)
+            del self.asks[member], self.member_of[member]
+        self._lose(id)
+        self.groups.pop(id, None)
+        self.asks.pop(id, None)
+        self.submitted.pop(id, None)
+
+    # What is so
+
+    @property
+    def placed(self) -> dict[AskId, NodeId]:
+        return {id: held.node for id, held in self._held.items()}
+
+    def waiting(self) -> list[str]:
+        """Asks without a place, and groups that lack one for a member, in the order in which they are tried."""
+        waiting = {id: ask for id, ask in self.asks.items() if id not in self.member_of and id not in self._held}
+        lacking = {id: group for id, group in self.groups.items() if self.missing(group)}
+        return self._in_line({**waiting, **lacking})
+
+    def _in_line(self, works: Mapping[str, Ask | Group]) -> list[str]:
+        first: dict[object, int] = {}
+        for id, work in works.items():
+            moment, arrival = self.submitted[id]
+            shape = (work.priority, moment, work.shape_key)
+            first[shape] = min(first.get(shape, arrival), arrival)
+
+        def turn(id: str) -> tuple[float, float, int, int]:
+            moment, arrival = self.submitted[id]
+            priority = works[id].priority
+            return -priority, moment, first[priority, moment, works[id].shape_key], arrival
+
+        return sorted(works, key=turn)
+
+    def missing(self, group: Group) -> list[Ask]:
+        """The members without a place: of the alternative that has some place, else of the first."""
+        for members in group.alternatives:
+            if any(member.id in self._held for member in members):
+                return [member for member in members if member.id not in self._held]
+        return list(group.alternatives[0])
+
+    def free(self, node: NodeId) -> dict[str, int]:
+        place = self.places[node]
+        return {name: place.free(name) for name in {*place.node.capacity, *place.used}}
+
+    def devices_free(self, node: NodeId, name: str) -> list[int]:
+        return self.places[node].devices(name)
+
+    # Who may run where
+
+    def verdict(self, ask: Ask, choice_index: int) -> tuple[list[NodeId], list[Refusal]]:
+        """The nodes that no rule refuses, and who takes the blame for the others."""
+        rules = list(self._rules(ask, ask.choices[choice_index]))
+        refused, blamed, alone = [0] * len(rules), [0] * len(rules), [0] * len(rules)
+        candidates = []
+        for place in self.places.values():
+            against = [index for index, (_, holds) in enumerate(rules) if not holds(place)]
+            for index in against:
+                refused[index] += 1
+            if not against:
+                candidates.append(place.node.id)
+            else:
+                blamed[against[0]] += 1
+                alone[against[0]] += len(against) == 1
+        reasons = [reason for reason, _ in rules]
+        return candidates, [
+            Refusal(reason, blamed[index], alone[index]) for index, reason in enumerate(reasons) if refused[index]
+        ]
+
+    def obstacles(self, ask: Ask, choice_index: int, node: NodeId) -> list[Reason]:
+        """Every reason against one node, in blame order."""
+        rules = self._rules(ask, ask.choices[choice_index])
+        return [reason for reason, holds in rules if not holds(self.places[node])]
+
+    def _rules(self, ask: Ask, choice: Choice) -> Iterator[tuple[Reason, Holds]]:
+        yield Draining(), lambda place: not place.node.draining
+        if len(choice.selector.terms) == 1:
+            for requirement in choice.selector.terms[0]:
+                yield LacksLabel(requirement), partial(_has_label, requirement)
+        else:
+            yield NoTermMatches(choice.selector), lambda place: selects(choice.selector, place.labels)
+
+        alternatives = [[(it, self._affinity_holds(ask, it)) for it in every] for every in ask.affinities]
+        if len(alternatives) == 1:
+            for affinity, holds in alternatives[0]:
+                yield (NotNear(affinity) if affinity.near else TooNear(affinity)), holds
+        elif alternatives:
+            every_holds = [[holds for _, holds in every] for every in alternatives]
+            yield NoAlternativeHolds(ask.affinities), partial(_some_alternative_holds, every_holds)
+        yield from self._kept_away(ask)
+        for spread in ask.spreads:
+            yield Skewed(spread), self._spread_holds(ask, choice, spread)
+
+        taints = {taint for place in self.places.values() for taint in place.node.taints}
+        for taint in sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect)):
+            if taint.effect != Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint):
+                yield Tainted(taint), partial(_has_no_taint, taint)
+        needs = sorted(choice.resources.items())
+        for name, need in needs:
+            yield NeverFits(name, need), partial(_ever_fits, name, need)
+        for name, need in needs:
+            yield ShortOf(name, need), partial(_has_room_if_it_ever_fits, name, need)
+
+    def _affinity_holds(self, ask: Ask, affinity: Affinity) -> Holds:
+        taken: dict[str, set[str]] = {key: set() for key in affinity.topologies}
+        for held in self._held.values():
+            labels = {**held.ask.labels, "ask_id": held.ask.id}
+            if held.ask.id == ask.id or not reaches(affinity, ask.namespace, held.ask.namespace):
+                continue
+            if selects(affinity.selector, labels):
+                where = self.places[held.node].labels
+                for key in affinity.topologies:
+                    if key in where:
+                        taken[key].add(where[key])
+        if not affinity.near:
+            return lambda place: not any(place.labels.get(key) in taken[key] for key in affinity.topologies)
+        first_one = (
+            not names_asks(affinity)
+            and not any(taken.values())
+            and reaches(affinity, ask.namespace, ask.namespace)
+            and selects(affinity.selector, ask.labels)
+        )
+        return lambda place: all(
+            key in place.labels and (first_one or place.labels[key] in taken[key]) for key in affinity.topologies
+        )
+
+    def _kept_away(self, ask: Ask) -> Iterator[tuple[Reason, Holds]]:
+        taken: dict[Affinity, set[tuple[str, str]]] = {}
+        for held in self._held.values():
+            for affinity in (affinity for every in held.ask.affinities for affinity in every):
+                if not affinity.symmetric or affinity.near or names_asks(affinity) or held.ask.id == ask.id:
+                    continue
+                if reaches(affinity, held.ask.namespace, ask.namespace) and selects(affinity.selector, ask.labels):
+                    where = self.places[held.node].labels
+                    domains = taken.setdefault(affinity, set())
+                    domains.update((key, where[key]) for key in affinity.topologies if key in where)
+        for affinity in sorted(taken, key=repr):
+            yield KeptAway(affinity), partial(_lies_outside, taken[affinity])
+
+    def _spread_holds(self, ask: Ask, choice: Choice, spread: Spread) -> Holds:
+        key = spread.topology
+        counts = {
+            place.labels[key]: 0
+            for place in self.places.values()
+            if key in place.labels and selects(choice.selector, place.labels)
+        }
+        domains = list(counts)
+        for held in self._held.values():
+            domain = self.places[held.node].labels.get(key)
+            if domain is None or held.ask.namespace != ask.namespace or held.ask.id == ask.id:
+                continue
+            if selects(spread.selector, held.ask.labels):
+                counts[domain] = counts.get(domain, 0) + 1
+        least = min((counts[domain] for domain in domains), default=0)
+        myself = 1 if selects(spread.selector, ask.labels) else 0
+        return lambda place: (
+            key in place.labels and counts.get(place.labels[key], 0) + myself - least <= spread.max_skew
+        )
+
+    # Which node
+
+    def preference(self, ask: Ask, node: NodeId, choice_index: int = 0) -> int:
+        place, total = self.places[node], 0
+        for preference in ask.prefers:
+            want = preference.want
+            if isinstance(want, Selector):
+                holds = selects(want, place.labels)
+            elif isinstance(want, Affinity):
+                holds = self._affinity_holds(ask, want)(place)
+            else:
+                holds = self._spread_holds(ask, ask.choices[choice_index], want)(place)
+            total += preference.weight if holds else 0
+        for taint in place.node.taints:
+            if taint.effect == Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint):
+                total -= PREFER_NO_SCHEDULE_COST
+        return total
+
+    def load(self, ask: Ask, choice_index: int, node: NodeId) -> int:
+        place, needs = self.places[node], ask.choices[choice_index].resources
+        if not needs:
+            return len(place.asks)
+        return max(
+            (place.used.get(name, 0) + need) * 10_000 // place.node.capacity[name] for name, need in needs.items()
+        )
+
+    def best(self, ask: Ask) -> tuple[int, set[NodeId]] | None:
+        """The first choice with candidates, and those of them that only the order of the table tells apart."""
+        for index in range(len(ask.choices)):
+            candidates, _ = self.verdict(ask, index)
+            if candidates:
+                keys = {node: self._order(ask, index, node) for node in candidates}
+                return index, {node for node in candidates if keys[node] == min(keys.values())}
+        return None
+
+    def _order(self, ask: Ask, choice_index: int, node: NodeId) -> tuple[int, int]:
+        preference = -self.preference(ask, node, choice_index)
+        match ask.policy:
+            case PolicyName.HYBRID:
+                return preference, max(THRESHOLD, self.load(ask, choice_index, node))
+            case PolicyName.SPREAD:
+                return preference, self.load(ask, choice_index, node)
+            case PolicyName.PACK:
+                return preference, -self.load(ask, choice_index, node)
+            case PolicyName.RANDOM:
+                return preference, 0
+
+    def shown(self, ask: Ask) -> list[Refusal]:
+        """The reasons a waiting ask is told: of the first choice that only lacks free amounts somewhere."""
+        for index in range(len(ask.choices)):
+            for node in self.places:
+                against = self.obstacles(ask, index, node)
+                if against and all(isinstance(reason, ShortOf) for reason in against):
+                    return self.verdict(ask, index)[1]
+        return self.verdict(ask, 0)[1]
+
+    def nowhere_alive(self, ask: Ask) -> bool:
+        """Whether every term of every choice insists on node ids, none of which is alive."""
+        terms = [term for choice in ask.choices for term in choice.selector.terms]
+        return bool(terms) and all(any(self._is_dead(requirement) for requirement in term) for term in terms)
+
+    def _is_dead(self, requirement: Requirement) -> bool:
+        is_in = not requirement.complement and not requirement.absent
+        return (
+            is_in and requirement.key in ("node_id", "ray.io/node-id") and not requirement.values & self.places.keys()
+        )
+
+    # Groups
+
+    def fits_group(self, group: Group) -> int | None:
+        """The first alternative with an assignment of all its members that holds, found by trying them all."""
+        begun = any(member.id in self._held for members in group.alternatives for member in members)
+        for index, members in enumerate(group.alternatives):
+            missing = [member for member in members if member.id not in self._held]
+            if begun and len(missing) == len(members):
+                continue
+            each = [[node for node in self.places if not self._fixed_obstacles(member, node)] for member in missing]
+            for nodes in product(*each):
+                if self.group_holds(group, dict(zip((member.id for member in missing), nodes, strict=True))):
+                    return index
+        return None
+
+    def group_holds(self, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
+        """Whether members can go there together: with all of them in place no rule refuses any, nor the strategy."""
+        if not self._strategies_hold(group, assignment):
+            return False
+        members = [self.asks.get(id) or self._member(group, id) for id in assignment]
+        try:
+            for member in members:
+                node = assignment[member.id]
+                if self._fixed_obstacles(member, node):
+                    return False
+                self._held[member.id] = Held(member, node, 0)
+                self.places[node].take(self._held[member.id])
+            return not any(
+                isinstance(reason, RELATIVE)
+                for member in members
+                for reason in self.obstacles(member, 0, assignment[member.id])
+            )
+        finally:
+            for member in members:
+                self._lose(member.id)
+
+    def _fixed_obstacles(self, member: Ask, node: NodeId) -> list[Reason]:
+        """The reasons against a node that the company of other members cannot remove."""
+        return [reason for reason in self.obstacles(member, 0, node) if not isinstance(reason, RELATIVE)]
+
+    @staticmethod
+    def _member(group: Group, id: AskId) -> Ask:
+        return next(member for members in group.alternatives for member in members if member.id == id)
+
+    def _strategies_hold(self, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
+        everywhere = dict(assignment)
+        for members in group.alternatives:
+            everywhere |= {member.id: self._held[member.id].node for member in members if member.id in self._held}
+        for key, strategy in (("node_id", group.strategy), *group.topology):
+            for id in assignment:
+                mine = self.places[assignment[id]].labels.get(key)
+                theirs = [self.places[node].labels.get(key) for other, node in everywhere.items() if other != id]
+                if strategy in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD) and mine is None:
+                    return False
+                if strategy == Strategy.STRICT_PACK and any(domain != mine for domain in theirs):
+                    return False
+                if strategy == Strategy.STRICT_SPREAD and mine in theirs:
+                    return False
+        return True

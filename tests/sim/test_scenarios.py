@@ -1,0 +1,325 @@
+"""Scenario files: what each field comes to, and the one sentence with its place for each slip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stead.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
+from stead.engine import Settings
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskSubmitted,
+    GroupSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLabelled,
+    NodeLeft,
+    NodeResized,
+    NodeTainted,
+    NodeUntainted,
+)
+from stead.errors import Invalid
+from stead.labels import Labels, Requirement, Selector
+from stead.nodes import Node
+from stead.resources import Resources
+from stead.sim.scenario import load, parse, seconds
+from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
+
+ROOT = Path(__file__).parent.parent.parent
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+
+
+def ask(fields: str) -> Ask:
+    """The ask of a scenario with one piece of work that has these fields."""
+    moments = parse(f"work: {{id: w, {fields}}}").moments
+    assert len(moments) == 1
+    fact = moments[0][1]
+    assert isinstance(fact, AskSubmitted)
+    return fact.ask
+
+
+def within(key: str, *values: str) -> Selector:
+    return Selector.all_of(Requirement.is_in(key, *values))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.name)
+def test_every_scenario_we_ship_loads(path: Path) -> None:
+    assert load(path).moments
+
+
+def test_a_node_has_everything_its_entry_says() -> None:
+    text = """
+    nodes:
+      - {id: n, capacity: {CPU: 4, memory: 2Gi}, labels: {zone: a}, taints: "gpu=true,spot:NoExecute", draining: true,
+         ip: 10.0.0.1, name: one, at: 5}
+    """
+    taints = (Taint("gpu", "true"), Taint("spot", "", Effect.NO_EXECUTE))
+    node = Node("n", Resources.of(CPU=4, memory="2Gi"), Labels({"zone": "a"}), taints, "10.0.0.1", "one", True)
+    assert parse(text).moments == ((5.0, NodeJoined(node)),)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ['"gpu=true:NoSchedule"', '"gpu=true"', "{gpu: 'true'}", '["gpu=true"]', '[{gpu: "true"}]', '\'{"gpu":"true"}\''],
+)
+def test_taints_are_taken_in_every_written_form(written: str) -> None:
+    ((_, fact),) = parse(f"nodes: [{{id: n, taints: {written}}}]").moments
+    assert isinstance(fact, NodeJoined)
+    assert fact.node.taints == (Taint("gpu", "true"),)
+
+
+def test_count_makes_numbered_copies_and_every_sets_them_apart() -> None:
+    scenario = parse("nodes: {id: n, count: 2}\nwork: {id: w, count: 3, at: 10, every: 5s, for: 1m, deadline: 2}")
+    asks = [(moment, fact.ask) for moment, fact in scenario.moments if isinstance(fact, AskSubmitted)]
+    assert [(moment, ask.id, ask.deadline) for moment, ask in asks] == [
+        (10.0, "w-1", 12.0),
+        (15.0, "w-2", 17.0),
+        (20.0, "w-3", 22.0),
+    ]
+    assert scenario.durations == {"w-1": 60.0, "w-2": 60.0, "w-3": 60.0}
+    assert [fact.node.id for _, fact in scenario.moments if isinstance(fact, NodeJoined)] == ["n-1", "n-2"]
+
+
+WEB = within("app", "web")
+ASKS: list[tuple[str, dict[str, Any]]] = [
+    ("", {}),
+    ("resources: {CPU: 500m}", {"choices": (Choice(Resources.of(CPU=0.5)),)}),
+    ("selector: zone = a", {"choices": (Choice(selector=within("zone", "a")),)}),
+    ("label_selector: {zone: 'in(a,b)'}", {"choices": (Choice(selector=within("zone", "a", "b")),)}),
+    (
+        "selector: zone = a, label_selector: {disk: ssd}",
+        {"choices": (Choice(selector=within("zone", "a") & within("disk", "ssd")),)},
+    ),
+    (
+        "resources: {GPU: 1}, fallback: [{selector: t = a}, {resources: {GPU: 2}}]",
+        {
+            "choices": (
+                Choice(Resources.of(GPU=1)),
+                Choice(Resources.of(GPU=1), within("t", "a")),
+                Choice(Resources.of(GPU=2)),
+            )
+        },
+    ),
+    ("tolerations: all", {"tolerations": (TOLERATE_ALL,)}),
+    ("tolerations: gpu", {"tolerations": (Toleration("gpu"),)}),
+    ("tolerations: gpu=true", {"tolerations": (Toleration("gpu", frozenset({"true"}), False),)}),
+    (
+        "tolerations: ['gpu=true:NoExecute', spot]",
+        {"tolerations": (Toleration("gpu", frozenset({"true"}), False, Effect.NO_EXECUTE), Toleration("spot"))},
+    ),
+    (
+        "tolerations: {gpu: exists(), type: 'in(a,b)', kind: '!c'}",
+        {
+            "tolerations": (
+                Toleration("gpu"),
+                Toleration("type", frozenset({"a", "b"}), False),
+                Toleration("kind", frozenset({"c"}), True),
+            )
+        },
+    ),
+    (
+        "tolerations: [{key: g, value: a, effect: NoExecute, seconds: 3}, {operator: Exists}, {key: x, value: b}]",
+        {
+            "tolerations": (
+                Toleration("g", frozenset({"a"}), False, Effect.NO_EXECUTE, 3.0),
+                TOLERATE_ALL,
+                Toleration("x", frozenset({"b"}), False),
+            )
+        },
+    ),
+    ("tolerations: [{key: x, operator: NotIn, values: [b]}]", {"tolerations": (Toleration("x", frozenset({"b"})),)}),
+    ("near: {ask: other}", {"affinities": ((Affinity(within(ASK_ID, "other")),),)}),
+    ("near: {labels: {app: web}, topology: zone}", {"affinities": ((Affinity(WEB, topologies=("zone",)),),)}),
+    (
+        "near: {selector: app = web}, apart: [{labels: {app: web}, symmetric: true, namespaces: [a]}]",
+        {"affinities": ((Affinity(WEB), Affinity(WEB, False, namespaces=frozenset({"a"}), symmetric=True)),)},
+    ),
+    (
+        "labels: {app: web}, apart: {}, spread: {topology: zone, max_skew: 2}",
+        {
+            "labels": Labels({"app": "web"}),
+            "affinities": ((Affinity(WEB, False),),),
+            "spreads": (Spread("zone", WEB, 2),),
+        },
+    ),
+    (
+        "prefers: [{selector: zone = a, weight: 5}, {near: {ask: x}}, {spread: {topology: z, labels: {app: web}}}]",
+        {
+            "prefers": (
+                Preference(within("zone", "a"), 5),
+                Preference(Affinity(within(ASK_ID, "x"))),
+                Preference(Spread("z", WEB)),
+            )
+        },
+    ),
+    (
+        "priority: 3, policy: pack, namespace: team, owner: job, at: 10, deadline: 5",
+        {"priority": 3, "policy": PolicyName.PACK, "namespace": "team", "owner": "job", "deadline": 15.0},
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), ASKS, ids=[fields or "nothing" for fields, _ in ASKS])
+def test_work_comes_to_an_ask(fields: str, expected: dict[str, Any]) -> None:
+    assert ask(fields) == Ask("w", **expected)
+
+
+def test_a_group_has_its_bundles_as_members_and_says_for_them_what_they_do_not() -> None:
+    text = """
+    groups:
+      id: g
+      bundles: [{CPU: 1}, {resources: {CPU: 2}, selector: zone = a, tolerations: spot, count: 2}]
+      fallback: [{bundles: [{CPU: 3}]}]
+      strategy: STRICT_SPREAD
+      topology: {zone: PACK}
+      tolerations: gpu
+      priority: 2
+      for: 9
+    """
+    scenario = parse(text)
+    ((_, fact),) = scenario.moments
+    assert isinstance(fact, GroupSubmitted)
+    group = fact.group
+    assert [[member.id for member in members] for members in group.alternatives] == [
+        ["g-1", "g-2", "g-3"],
+        ["g-fallback-1-1"],
+    ]
+    first, second, _ = group.alternatives[0]
+    assert first.tolerations == (Toleration("gpu"),)
+    assert second.tolerations == (Toleration("spot"),)
+    assert second.choices == (Choice(Resources.of(CPU=2), within("zone", "a")),)
+    assert (group.strategy, group.topology) == (Strategy.STRICT_SPREAD, (("zone", Strategy.PACK),))
+    assert (group.priority, scenario.durations) == (2, {"g": 9.0})
+
+
+@pytest.mark.parametrize(
+    ("event", "facts"),
+    [
+        ("taint: n-1, taints: k=v", [NodeTainted("n-1", Taint("k", "v"))]),
+        ("taint: n, taints: k=v", [NodeTainted("n-1", Taint("k", "v")), NodeTainted("n-2", Taint("k", "v"))]),
+        ("untaint: n-1, key: k", [NodeUntainted("n-1", "k")]),
+        ("untaint: n-1, key: k, effect: NoExecute", [NodeUntainted("n-1", "k", Effect.NO_EXECUTE)]),
+        ("label: n-1, labels: {a: b}, remove: [c]", [NodeLabelled("n-1", Labels({"a": "b"}), ("c",))]),
+        ("drain: [n-1, n-2]", [NodeDrained("n-1"), NodeDrained("n-2")]),
+        ("undrain: n-1", [NodeDrained("n-1", False)]),
+        ("resize: n-1, capacity: {CPU: 1}", [NodeResized("n-1", Resources.of(CPU=1))]),
+        ("leave: n-1", [NodeLeft("n-1")]),
+        ("join: {id: m}", [NodeJoined(Node("m"))]),
+        ("end: w", [AskEnded("w")]),
+        ("lose: w", [AskLost("w")]),
+    ],
+)
+def test_an_event_comes_to_facts(event: str, facts: list[Any]) -> None:
+    moments = parse(f"nodes: {{id: n, count: 2}}\nevents: [{{at: 1m, {event}}}]").moments
+    assert [fact for moment, fact in moments if moment == 60.0] == facts
+
+
+def test_settings_and_the_end_are_taken_from_the_file() -> None:
+    scenario = parse("title: t\nuntil: 2m\nsettings: {patience: null, hybrid_threshold: 0.25, seed: 9}")
+    assert (scenario.title, scenario.until, scenario.settings) == ("t", 120.0, Settings(None, 0.25, 9))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [(0, 0.0), (1.5, 1.5), ("90s", 90.0), ("5m", 300.0), ("1.5 h", 5400.0), ("1d", 86400.0)]
+)
+def test_times_are_numbers_of_seconds_or_have_a_unit(written: Any, expected: float) -> None:
+    assert seconds(written) == expected
+
+
+SLIPS = [
+    ("nodes: [", "line 1: this is not YAML: "),
+    ("a: b: c", "line 1: this is not YAML: "),
+    ("[]", "the file: must be a map with fields such as 'title', not []"),
+    ("? [1]\n: 2", "this is not a YAML map with plain keys"),
+    ("nodes: {id: n}\nnodes: {id: m}", "line 2: the field 'nodes' stands there twice"),
+    ("nods: []", "nods: is no field (did you mean 'nodes'?); known are title, until"),
+    ("nodes: [{id: n}, 3]", "nodes[1]: must be a map with fields such as 'id', not 3"),
+    ("nodes: [{capacity: {CPU: 1}}]", "nodes[0].id: is missing; a good value is 'node-1'"),
+    ("nodes: [{id: 7}]", "nodes[0].id: must be text, for example '7', not 7"),
+    ("nodes: [{id: n, count: 0}]", "nodes[0].count: must be at least 1, not 0"),
+    ("nodes: [{id: n, capacity: 4}]", "nodes[0].capacity: must be a map such as {CPU: 4, memory: 2Gi}, not 4"),
+    (
+        "nodes: [{id: n, capacity: {CPU: 4x}}]",
+        "nodes[0].capacity: the amount of 'CPU' '4x' is not a quantity; good values",
+    ),
+    ("nodes: [{id: n, labels: {zone: true}}]", "nodes[0].labels: "),
+    ("nodes: [{id: n, labels: {node_id: x}}]", "nodes[0].labels: "),
+    ("nodes: [{id: n, taints: 'k=v:Never'}]", "nodes[0].taints: "),
+    ("nodes: [{id: n, taints: 3}]", "nodes[0].taints: taints must be a map such as"),
+    ("nodes: [{id: n, draining: 1}]", "nodes[0].draining: must be true or false, not 1"),
+    ("nodes: [{id: n}, {id: n}]", "nodes[1].id: the id 'n' is already used by nodes[0].id; choose another"),
+    ("nodes: {id: w}\nwork: {id: w}", "work.id: the id 'w' is already used by nodes.id; choose another"),
+    ("work: [{id: a}, {id: b}, {id: c, selector: 'zone in'}]", "work[2].selector: "),
+    ("work: [{id: a, label_selector: {zone: '(x)'}}]", "work[0].label_selector: "),
+    ("work: [{id: a, resorces: {CPU: 1}}]", "work[0].resorces: is no field (did you mean 'resources'?); known are id"),
+    ("work: [{id: a, resources: {GPU: 1.5}}]", "work[0].resources: 1.5 GPU cannot be asked for: above 1 it must be"),
+    (
+        "work: [{id: a, at: -1}]",
+        "work[0].at: must be a number of seconds from 0 up, or text such as '90s' or '5m', not -1",
+    ),
+    ("work: [{id: a, for: soon}]", "work[0].for: must be a number of seconds from 0 up"),
+    ("work: [{id: a, policy: packed}]", "work[0].policy: policy 'packed' is unknown (did you mean 'pack'?); known are"),
+    ("work: [{id: a, priority: high}]", "work[0].priority: must be a whole number such as 1, not 'high'"),
+    ("work: [{id: a, fallback: [{selector: '='}]}]", "work[0].fallback[0].selector: "),
+    ("work: [{id: a, near: {topology: zone}}]", "work[0].near.labels: is missing; say which work is meant"),
+    ("work: [{id: a, near: {ask: b, symmetric: true}}]", "work[0].near.symmetric: is only for apart"),
+    ("work: [{id: a, apart: [{ask: b, topology: 'a b'}]}]", "work[0].apart[0].topology: topology key 'a b' contains"),
+    ("work: [{id: a, spread: {labels: {a: b}}}]", "work[0].spread.topology: is missing; a good value is 'zone'"),
+    (
+        "work: [{id: a, spread: {topology: z, labels: {a: b}, max_skew: 0}}]",
+        "work[0].spread.max_skew: max skew must be",
+    ),
+    ("work: [{id: a, prefers: [{weight: 5}]}]", "work[0].prefers[0]: needs exactly one of selector"),
+    ("work: [{id: a, prefers: [{selector: a, weight: 500}]}]", "work[0].prefers[0].weight: weight 500 is out of range"),
+    ("work: [{id: a, tolerations: [3]}]", "work[0].tolerations[0]: must be text such as 'gpu=true'"),
+    ("work: [{id: a, tolerations: {gpu: '!exists()'}}]", "work[0].tolerations: a toleration cannot say 'not gpu'"),
+    (
+        "work: [{id: a, tolerations: [{key: g, operator: Exsts}]}]",
+        "work[0].tolerations[0].operator: 'Exsts' is unknown (did you mean 'Exists'?)",
+    ),
+    ("work: [{id: a, tolerations: [{key: g, operator: Equal}]}]", "work[0].tolerations[0]: Equal needs a value"),
+    ("work: [{id: a, tolerations: [{operator: Equal, value: v}]}]", "work[0].tolerations[0].key: is missing"),
+    ("groups: [{id: g}]", "groups[0]: group 'g' has no members; give at least one bundle"),
+    (
+        "groups: [{id: g, bundles: [{CPU: x}]}]",
+        "groups[0].bundles[0].resources: the amount of 'CPU' 'x' is not a quantity",
+    ),
+    ("groups: [{id: g, bundles: [{CPU: 1}], strategy: STRICT}]", "groups[0].strategy: strategy 'STRICT' is unknown"),
+    ("groups: [{id: g, bundles: [{CPU: 1}], topology: zone}]", "groups[0].topology: must be a map such as"),
+    (
+        "nodes: {id: node-1}\nevents: [{at: 1, drain: node-2}]",
+        "events[0].drain: there is no node 'node-2' (did you mean 'node-1'?)",
+    ),
+    ("events: [{drain: n}]", "events[0].at: is missing; a good value is 30"),
+    ("events: [{at: 1}]", "events[0]: needs exactly one of taint, untaint"),
+    ("nodes: {id: n}\nevents: [{at: 1, taint: n, drain: n}]", "events[0]: needs exactly one of taint, untaint"),
+    (
+        "nodes: {id: n}\nevents: [{at: 1, taint: n}]",
+        "events[0].taints: is missing; a good value is 'gpu=true:NoExecute'",
+    ),
+    ("settings: {patients: 3}", "settings.patients: is no field (did you mean 'patience'?)"),
+    ("settings: {hybrid_threshold: 3}", "settings.hybrid_threshold: must be a number from 0 to 1, not 3"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), SLIPS, ids=[text for text, _ in SLIPS])
+def test_a_slip_is_one_sentence_with_its_place(text: str, sentence: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        parse(text)
+    assert str(refused.value).startswith(sentence)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"^the scenario .*none\.yaml cannot be read: No such file or directory$"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"title: \xe9")
+    with pytest.raises(Invalid, match="it is not UTF-8 text"):
+        load(tmp_path / "latin.yaml")
+    (tmp_path / "slip.yaml").write_text("nods: []")
+    with pytest.raises(Invalid, match=r"slip\.yaml: nods: is no field"):
+        load(tmp_path / "slip.yaml")

@@ -1,0 +1,171 @@
+"""The simulated cluster: work runs for its time, is lost with its node, and the same file gives the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stead.codec import dumps
+from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused
+from stead.engine.facts import AskEnded, GroupEnded
+from stead.errors import Invalid
+from stead.journal import Journal, replay
+from stead.sim.cluster import Outcome, run
+from stead.sim.report import names, summary, timeline_rows
+from stead.sim.scenario import load, parse
+
+ROOT = Path(__file__).parent.parent.parent
+DEMO = ROOT / "scenarios" / "demo.yaml"
+
+
+def told(outcome: Outcome) -> list[str]:
+    """The timeline in words, without the beginning that every run has."""
+    rows = [f"{moment} {words}" for moment, words in timeline_rows(outcome.timeline)]
+    return [row for row in rows if not row.endswith((" joined", " submitted"))]
+
+
+def test_work_ends_after_its_duration_and_makes_room() -> None:
+    outcome = run(parse("nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, count: 3, resources: {CPU: 1}, for: 10}"))
+    assert [row for row in told(outcome) if "waiting" not in row] == [
+        "0 s w-1 placed on n",
+        "10 s w-1 ended",
+        "10 s w-2 placed on n",
+        "20 s w-2 ended",
+        "20 s w-3 placed on n",
+        "30 s w-3 ended",
+    ]
+    assert outcome.moment == 30.0
+    assert not outcome.engine.placed
+
+
+def test_a_run_stops_at_the_given_moment() -> None:
+    scenario = parse("until: 25\nnodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}, for: 100}")
+    assert run(scenario).moment == 25.0
+    assert run(scenario, until=5.0).engine.placed == {"w": "n"}
+    assert run(scenario, until=500.0).ended == ("w",)
+
+
+def test_what_happens_at_the_last_moment_still_happens() -> None:
+    scenario = parse("nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}, for: 10}")
+    assert run(scenario, until=10.0).ended == ("w",)
+
+
+def test_a_node_that_leaves_takes_its_work_along_and_the_work_starts_again_elsewhere() -> None:
+    text = """
+    nodes: [{id: a, capacity: {CPU: 1}}, {id: b, capacity: {CPU: 1}, at: 50}]
+    work: {id: w, resources: {CPU: 1}, for: 30}
+    events: {at: 20, leave: a}
+    """
+    outcome = run(parse(text))
+    assert [(h.moment, h.what) for h in outcome.timeline if isinstance(h.what, Placed | AskEnded)] == [
+        (0.0, Placed("w", "a")),
+        (50.0, Placed("w", "b")),
+        (80.0, AskEnded("w")),
+    ]
+
+
+def test_evicted_work_waits_again_and_runs_its_whole_time() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 1}}
+    work: {id: w, resources: {CPU: 1}, for: 30, tolerations: [{key: out, effect: NoExecute, operator: Exists, seconds: 5}]}
+    events: [{at: 10, taint: n, taints: "out:NoExecute"}, {at: 12, drain: n}, {at: 40, untaint: n, key: out}, {at: 40, undrain: n}]
+    """  # noqa: E501
+    outcome = run(parse(text))
+    happened = [(h.moment, type(h.what)) for h in outcome.timeline if isinstance(h.what, Placed | Evicted | AskEnded)]
+    assert happened == [(0.0, Placed), (15.0, Evicted), (40.0, Placed), (70.0, AskEnded)]
+
+
+def test_a_group_runs_as_one_and_starts_its_time_again_when_a_member_is_lost() -> None:
+    text = """
+    nodes: {id: n, count: 3, capacity: {CPU: 1}}
+    groups: {id: g, bundles: [{CPU: 1}, {CPU: 1}], strategy: STRICT_SPREAD, for: 30}
+    events: {at: 10, leave: n-1}
+    """
+    outcome = run(parse(text))
+    happened = [(h.moment, h.what) for h in outcome.timeline if isinstance(h.what, GroupPlaced | GroupEnded)]
+    assert happened == [
+        (0.0, GroupPlaced("g", 0, (("g-1", "n-1"), ("g-2", "n-2")))),
+        (10.0, GroupPlaced("g", 0, (("g-1", "n-3"),))),
+        (40.0, GroupEnded("g")),
+    ]
+    assert not outcome.engine.placed
+
+
+def test_a_deadline_refuses_what_still_waits() -> None:
+    outcome = run(parse("nodes: {id: n}\nwork: {id: w, resources: {CPU: 1}, at: 5, deadline: 10}"))
+    assert [(h.moment, h.what.id) for h in outcome.timeline if isinstance(h.what, Refused)] == [(15.0, "w")]
+    assert [refused.id for refused in outcome.refused] == ["w"]
+
+
+def test_work_can_be_ended_and_lost_by_events() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 2}}
+    work: [{id: a, resources: {CPU: 1}}, {id: b, resources: {CPU: 1}, for: 30}]
+    events: [{at: 5, end: a}, {at: 10, lose: b}]
+    """
+    outcome = run(parse(text))
+    assert told(outcome) == [
+        "0 s a, b placed on n",
+        "5 s a ended",
+        "10 s b lost the place",
+        "10 s b placed on n",
+        "40 s b ended",
+    ]
+
+
+def test_a_run_that_never_gets_on_is_stopped_with_a_sentence() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 1}, taints: "out:NoExecute"}
+    work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 0}]}
+    """
+    with pytest.raises(Invalid, match="does not get past 0 s: work is placed and evicted for ever"):
+        run(parse(text))
+
+
+def test_a_run_without_an_end_is_stopped_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stead.sim.cluster.STEPS_MAX", 50)
+    text = """
+    nodes: {id: n, capacity: {CPU: 1}, taints: "out:NoExecute"}
+    work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 9}]}
+    """
+    with pytest.raises(Invalid, match=r"has not ended after 51 steps, at \d+ s; give it an end by until"):
+        run(parse(text))
+    assert run(parse(text), until=20.0).moment == 20.0
+
+
+def test_an_empty_scenario_is_over_at_once() -> None:
+    outcome = run(parse("title: nothing"))
+    assert summary(outcome) == "nothing at 0 s: 0 nodes; 0 asks placed, 0 waiting, 0 refused, 0 ended"
+
+
+def test_the_same_file_gives_the_same_run_byte_for_byte(tmp_path: Path) -> None:
+    runs = [run(load(DEMO)) for _ in range(2)]
+    first, second = (dumps([happening.what for happening in outcome.timeline]) for outcome in runs)
+    assert first == second
+
+
+def test_a_journalled_run_replays_to_the_same_engine(tmp_path: Path) -> None:
+    scenario = load(DEMO)
+    with Journal.open(tmp_path / "demo.journal", scenario.settings) as journal:
+        outcome = run(scenario, journal=journal)
+        again = replay(journal)
+    assert again.placed == outcome.engine.placed
+    assert again.waiting == outcome.engine.waiting
+    assert again.now <= outcome.moment
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a-1", "a-2", "a-3", "b"], "a-1..3, b"),
+        (["a-1", "a-3", "a-4"], "a-1, a-3..4"),
+        (["a-1", "b-2"], "a-1, b-2"),
+        (["a-09", "a-10"], "a-09, a-10"),
+        (["b", "a-9", "a-10", "c"], "b, a-9..10, c"),
+    ],
+)
+def test_numbered_names_are_drawn_together(ids: list[str], shown: str) -> None:
+    assert names(ids) == shown

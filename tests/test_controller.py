@@ -1,0 +1,142 @@
+"""The one loop: facts in, decisions written down, then commands; and what a crash in between leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from stead.asks import Ask, Group
+from stead.controller import Controller
+from stead.engine import Engine, Settings
+from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
+from stead.journal import Journal, Superseded
+from stead.labels import NODE_ID, Requirement, Selector
+from stead.nodes import Node
+from stead.taints import Effect, Taint
+
+
+class Recorder:
+    """A cluster that does nothing but take notes; `fails` makes it die at the first bind."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.coming: list[Fact] = []
+        self.commands: list[str] = []
+        self.fails = False
+
+    def now(self) -> float:
+        return self.time
+
+    def facts(self) -> Iterable[Fact]:
+        coming, self.coming = self.coming, []
+        return coming
+
+    def bind(self, placed: Placed | GroupPlaced) -> None:
+        if self.fails:
+            raise RuntimeError("the cluster died")
+        self.commands.append(f"bind {placed.ask if isinstance(placed, Placed) else placed.group}")
+
+    def evict(self, evicted: Evicted) -> None:
+        self.commands.append(f"evict {evicted.ask}")
+
+    def refuse(self, refused: Refused) -> None:
+        self.commands.append(f"refuse {refused.id}")
+
+    def explain(self, waiting: Waiting) -> None:
+        self.commands.append(f"explain {', '.join(waiting.asks)}")
+
+
+NODE = NodeJoined(Node.of("n", {"CPU": 4}))
+
+
+def test_every_decision_becomes_its_command() -> None:
+    cluster = Recorder()
+    controller = Controller(cluster, Engine())
+    nowhere = Selector.all_of(Requirement.is_in(NODE_ID, "gone"))
+    group = Group("g", ((Ask.of("g-1", {"CPU": 1}), Ask.of("g-2", {"CPU": 1})),))
+    cluster.coming = [
+        NODE,
+        AskSubmitted(Ask.of("fits", {"CPU": 1})),
+        GroupSubmitted(group),
+        AskSubmitted(Ask.of("large", {"CPU": 9})),
+        AskSubmitted(Ask.of("lost", {}, nowhere)),
+    ]
+    controller.step()
+    assert sorted(cluster.commands) == ["bind fits", "bind g", "explain large", "refuse lost"]
+    cluster.coming, cluster.commands = [NodeTainted("n", Taint("out", "", Effect.NO_EXECUTE))], []
+    controller.step()
+    assert {"evict fits", "evict g-1", "evict g-2"} <= set(cluster.commands)
+
+
+def test_the_clock_comes_before_the_facts_of_its_moment() -> None:
+    cluster = Recorder()
+    cluster.time, cluster.coming = 7.0, [AskSubmitted(Ask.of("a", {"CPU": 1}, deadline=5.0))]
+    decisions = Controller(cluster, Engine()).step()
+    assert [type(decision) for decision in decisions] == [Refused]
+
+
+def test_a_step_in_which_nothing_happened_writes_nothing(tmp_path: Path) -> None:
+    cluster = Recorder()
+    with Journal.open(tmp_path / "j") as journal:
+        controller = Controller(cluster, Engine(), journal)
+        cluster.coming = [NODE]
+        controller.step()
+        cluster.time = 1.0
+        assert controller.step() == []
+        assert len(journal) == 1
+
+
+def test_time_alone_is_a_reason_to_decide_when_a_deadline_is_due() -> None:
+    cluster = Recorder()
+    controller = Controller(cluster, Engine(Settings(patience=None)))
+    cluster.coming = [NODE, AskSubmitted(Ask.of("large", {"CPU": 9}, deadline=10.0))]
+    controller.step()
+    cluster.time, cluster.commands = 9.0, []
+    controller.step()
+    assert cluster.commands == []
+    cluster.time = 10.0
+    controller.step()
+    assert cluster.commands == ["refuse large"]
+
+
+def test_nothing_is_bound_that_is_not_written_down(tmp_path: Path) -> None:
+    cluster = Recorder()
+    cluster.fails, cluster.coming = True, [NODE, AskSubmitted(Ask.of("a", {"CPU": 1}))]
+    with Journal.open(tmp_path / "j") as journal:
+        with pytest.raises(RuntimeError, match="the cluster died"):
+            Controller(cluster, Engine(), journal).step()
+        last = journal.last()
+        assert last is not None
+        assert last.decisions == (Placed("a", "n"),)
+
+
+def test_nothing_is_bound_when_writing_fails(tmp_path: Path) -> None:
+    cluster = Recorder()
+    cluster.coming = [NODE, AskSubmitted(Ask.of("a", {"CPU": 1}))]
+    with (
+        Journal.open(tmp_path / "j") as journal,
+        Journal.open(tmp_path / "j"),
+        pytest.raises(Superseded),
+    ):
+        Controller(cluster, Engine(), journal).step()
+    assert cluster.commands == []
+
+
+def test_after_a_crash_the_last_step_is_carried_out_again(tmp_path: Path) -> None:
+    cluster = Recorder()
+    cluster.fails, cluster.coming = True, [NODE, AskSubmitted(Ask.of("a", {"CPU": 1}))]
+    with Journal.open(tmp_path / "j") as journal, pytest.raises(RuntimeError):
+        Controller(cluster, Engine(), journal).step()
+    cluster.fails = False
+    with Journal.open(tmp_path / "j") as journal:
+        controller = Controller.resumed(cluster, journal)
+        assert cluster.commands == ["bind a"]
+        assert controller.engine.placed == {"a": "n"}
+
+
+def test_a_controller_resumes_from_an_empty_journal(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        assert Controller.resumed(Recorder(), journal).engine.nodes == {}
