@@ -409,7 +409,7 @@ class Oracle:
             yield NoAlternativeHolds(ask.affinities), partial(_some_alternative_holds, every_holds)
         yield from self._kept_away(ask)
         for spread in ask.spreads:
-            yield Skewed(spread), self._spread_holds(ask, choice, spread)
+            yield Skewed(spread), self._spread_holds(ask, choice, spread, {each.topology for each in ask.spreads})
 
         taints = {taint for place in self.places.values() for taint in place.node.taints}
         for taint in sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect)):
@@ -457,21 +457,20 @@ class Oracle:
         for affinity in sorted(taken, key=repr):
             yield KeptAway(affinity), partial(_lies_outside, taken[affinity])
 
-    def _spread_holds(self, ask: Ask, choice: Choice, spread: Spread) -> Holds:
+    def _spread_holds(self, ask: Ask, choice: Choice, spread: Spread, keys: set[str]) -> Holds:
         key = spread.topology
-        counts = {
-            place.labels[key]: 0
-            for place in self.places.values()
-            if key in place.labels and selects(choice.selector, place.labels)
+        eligible = {
+            id: place.labels[key]
+            for id, place in self.places.items()
+            if keys <= set(place.labels) and selects(choice.selector, place.labels)
         }
-        domains = list(counts)
+        counts = dict.fromkeys(eligible.values(), 0)
         for held in self._held.values():
-            domain = self.places[held.node].labels.get(key)
-            if domain is None or held.ask.namespace != ask.namespace or held.ask.id == ask.id:
+            if held.node not in eligible or held.ask.namespace != ask.namespace or held.ask.id == ask.id:
                 continue
             if selects(spread.selector, held.ask.labels):
-                counts[domain] = counts.get(domain, 0) + 1
-        least = min((counts[domain] for domain in domains), default=0)
+                counts[eligible[held.node]] += 1
+        least = min(counts.values(), default=0)
         myself = 1 if selects(spread.selector, ask.labels) else 0
         return lambda place: (
             key in place.labels and counts.get(place.labels[key], 0) + myself - least <= spread.max_skew
@@ -488,7 +487,7 @@ class Oracle:
             elif isinstance(want, Affinity):
                 holds = self._affinity_holds(ask, want)(place)
             else:
-                holds = self._spread_holds(ask, ask.choices[choice_index], want)(place)
+                holds = self._spread_holds(ask, ask.choices[choice_index], want, {want.topology})(place)
             total += preference.weight if holds else 0
         for taint in place.node.taints:
             if taint.effect == Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint):

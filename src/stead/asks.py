@@ -95,8 +95,9 @@ class Spread:
     """Even numbers over the domains of a topology key: no domain may exceed the emptiest by more than
     `max_skew` asks that match `selector` (in the ask's namespace).
 
-    Domains are the values of the key among live nodes that the ask's own node selector matches. A node
-    without the key is refused. The ask counts itself when it matches.
+    Domains, and the work in them, are taken from live nodes that the ask's own node selector matches and
+    that carry the topology keys of all its spreads. A node without the key is refused. The ask counts
+    itself when it matches.
     """
 
     topology: str

@@ -23,7 +23,7 @@ from stead.engine.decisions import (
     Waiting,
 )
 from stead.engine.facts import Fact
-from stead.engine.reasons import Reason
+from stead.engine.reasons import Reason, ShortOf
 from stead.taints import Effect, Taint
 
 GROUP_MEMBERS_MAX, GROUP_NODES_MAX = 4, 5
@@ -189,7 +189,7 @@ class Mirror:
 
     def _is_late(self, id: str) -> bool:
         work = self.oracle.groups.get(id) or self.oracle.asks[id]
-        return work.deadline is not None and self.oracle.now > work.deadline
+        return work.deadline is not None and self.oracle.now >= work.deadline
 
     def fits(self, id: str) -> bool:
         """Whether the ask or group could be placed now; a group too large to try all assignments of counts as not."""
@@ -228,4 +228,5 @@ class Mirror:
 
 
 def _reasons(refusals: Iterable[Refusal]) -> list[Reason]:
-    return [refusal.reason for refusal in refusals]
+    """What waiting work has to be told of at once: all but what is short now."""
+    return [refusal.reason for refusal in refusals if not isinstance(refusal.reason, ShortOf)]

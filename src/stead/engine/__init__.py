@@ -53,7 +53,8 @@ from stead.engine.waiting import Waiting as WaitingWork
 from stead.engine.work import Placement
 from stead.errors import Invalid
 from stead.nodes import Node, NodeId
-from stead.taints import Effect, Taint, patience
+from stead.taints import Effect, Taint
+from stead.taints import patience as patience_with
 
 __all__ = ["Engine", "Settings"]
 
@@ -115,7 +116,7 @@ class Engine:
         row = self._board.fleet.row(fact.node)
         if row is None:
             return
-        lost = [self._board.lift(id) for id in tuple(self._board.work.residents.read(row))]
+        lost = [self._lift(id) for id in tuple(self._board.work.residents.read(row))]
         self._board.fleet.leave(row)
         for placement in lost:
             self._wait_again(placement)
@@ -164,7 +165,7 @@ class Engine:
             ask = fact.ask
             if ask.id not in seen and not self._knows(ask.id):
                 seen.add(ask.id)
-                entry = Entry(ask, now, board.next_turn())
+                entry = Entry(ask, now, board.next_turn(), now)
                 arrived.setdefault((board.shape_of(ask), ask.priority), []).append(entry)
         for (shape, priority), entries in arrived.items():
             self._wait(shape, priority, entries)
@@ -179,9 +180,9 @@ class Engine:
             if known.row == row:
                 return
             choice, moment, turn, ask = known.choice, known.moment, known.turn, known.ask
-            self._board.lift(ask.id)
+            self._lift(ask.id)
         elif ask.id in self._waiting:
-            _, moment, turn = self._waiting.entry(ask.id)
+            _, moment, turn, _ = self._waiting.entry(ask.id)
             self._waiting.remove(ask.id)
         group = self._groups.of_member.map.get(ask.id)
         demand = self._board.shape_of(ask).demands[choice]
@@ -192,7 +193,7 @@ class Engine:
 
     def _ask_ended(self, fact: AskEnded) -> None:
         if fact.ask in self._board.work.placements.map:
-            self._board.lift(fact.ask)
+            self._lift(fact.ask)
         elif fact.ask in self._waiting and fact.ask not in self._groups:
             self._waiting.remove(fact.ask)
         group = self._groups.of_member.map.get(fact.ask)
@@ -202,7 +203,7 @@ class Engine:
 
     def _ask_lost(self, fact: AskLost) -> None:
         if fact.ask in self._board.work.placements.map:
-            self._wait_again(self._board.lift(fact.ask))
+            self._wait_again(self._lift(fact.ask))
 
     def _group_submitted(self, fact: GroupSubmitted) -> None:
         group = fact.group
@@ -210,7 +211,7 @@ class Engine:
             return
         record = self._groups.add(group, self._board, self.now)
         shape = self._groups.shape_of(group, self._board)
-        self._wait(shape, group.priority, [Entry(group, record.moment, record.turn)])
+        self._wait(shape, group.priority, [Entry(group, record.moment, record.turn, self.now)])
 
     def _group_ended(self, fact: GroupEnded) -> None:
         if fact.group not in self._groups:
@@ -219,7 +220,7 @@ class Engine:
             self._waiting.remove(fact.group)
         for member in self._groups.remove(fact.group).group.all_members:
             if member.id in self._board.work.placements.map:
-                self._board.lift(member.id)
+                self._lift(member.id)
 
     def _knows(self, id: str) -> bool:
         return (
@@ -238,12 +239,12 @@ class Engine:
     def _wait_again(self, placement: Placement) -> None:
         """An ask lost its place: back into the line at its old position; a member through its group."""
         if placement.group is None:
-            ask, entry = placement.ask, Entry(placement.ask, placement.moment, placement.turn)
+            ask, entry = placement.ask, Entry(placement.ask, placement.moment, placement.turn, self.now)
             self._wait(self._board.shape_of(ask), ask.priority, [entry])
         elif placement.group not in self._waiting:
             record = self._groups.records.map[placement.group]
             shape = GroupShape(record.group, self._board, self._board.next_turn())
-            self._wait(shape, record.group.priority, [Entry(record.group, record.moment, record.turn)])
+            self._wait(shape, record.group.priority, [Entry(record.group, record.moment, record.turn, self.now)])
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
@@ -252,6 +253,10 @@ class Engine:
             taken = next(i for i, ms in enumerate(record.group.alternatives) if member in {m.id for m in ms})
             record = self._groups.update(record._replace(alternative=taken))
         self._stop_if_complete(record)
+
+    def _lift(self, id: AskId) -> Placement:
+        self._timers.left(id)
+        return self._board.lift(id)
 
     def _stop_if_complete(self, record: GroupRecord) -> None:
         """A group stops waiting when nothing of the alternative taken has to be placed any more."""
@@ -269,21 +274,26 @@ class Engine:
         self._evict_due(decisions)
         self._refuse_late(decisions)
         left = limit
-        self._review_hold()
-        self._waiting.wake(self._board.fleet.take_news())
-        while self._waiting.awake():
+        while self._anybody_awake():
             for line, run in self._waiting.runs():
                 if left is not None and left <= 0:
                     return decisions
                 placed = self._decide_run(line, run if left is None else run[:left], decisions)
                 left = None if left is None else left - placed
-            self._review_hold()
-            self._waiting.wake(self._board.fleet.take_news())
         self._evict_due(decisions)
+        self._hold_for_the_late()
         if self._board.tidy(self._waiting.shapes()):
             self._groups.forget_shapes()
             self._board.fleet.bump(NODES)
         return decisions
+
+    def _anybody_awake(self) -> bool:
+        """Wake whom the latest changes concern."""
+        hold = self._board.world.hold
+        if hold is not None and (hold.owner not in self._waiting or hold.nodes & ~self._board.fleet.alive):
+            self._board.set_hold(None)
+        self._waiting.wake(self._board.fleet.take_news())
+        return self._waiting.awake()
 
     def _decide_run(self, line: Line, run: list[Entry], decisions: list[Decision]) -> int:
         if isinstance(line.sleeper, GroupShape):
@@ -408,7 +418,7 @@ class Engine:
                 self._schedule_eviction(placement, taint)
 
     def _schedule_eviction(self, placement: Placement, taint: Taint) -> None:
-        stay = patience(taint, placement.ask.tolerations)
+        stay = patience_with(taint, placement.ask.tolerations)
         if stay is not None:
             self._timers.set_eviction(placement.ask.id, taint, self.now + stay)
 
@@ -416,6 +426,7 @@ class Engine:
         for id, taint in self._timers.due_evictions(self.now):
             placement = self._board.work.placements.map.get(id)
             if placement is not None and taint in self._board.fleet.nodes.map[placement.row].taints:
+                self._timers.evicted(id)
                 decisions.append(Evicted(id, self._board.node_id(placement.row), taint))
 
     def _refuse_late(self, decisions: list[Decision]) -> None:
@@ -433,22 +444,19 @@ class Engine:
         """When time alone could next change a decision, if ever."""
         moments = [] if self._timers.next_moment is None else [self._timers.next_moment]
         if self.settings.patience is not None and self._board.world.hold is None:
-            waits = [entry.moment + self.settings.patience for _, entry in self._waiting.heads()]
+            waits = [entry.since + self.settings.patience for _, entry in self._waiting.heads()]
             moments += [moment for moment in waits if moment > self.now]
         return min(moments, default=None)
 
-    def _review_hold(self) -> None:
+    def _hold_for_the_late(self) -> None:
         """Hold nodes for the first piece of waiting work that has waited too long and could fit."""
-        hold = self._board.world.hold
-        if hold is not None and (hold.owner not in self._waiting or hold.nodes & ~self._board.fleet.alive):
-            self._board.set_hold(None)
-            hold = None
-        if hold is not None or self.settings.patience is None:
+        patience = self.settings.patience
+        if patience is None or self._board.world.hold is not None:
             return
         late = [
             ((-line.priority, entry.moment, entry.turn), line, entry)
             for line, entry in self._waiting.heads()
-            if self.now - entry.moment >= self.settings.patience
+            if self.now - entry.since >= patience
         ]
         for _, line, entry in sorted(late, key=lambda found: found[0]):
             nodes = self._nodes_to_hold(line, entry)

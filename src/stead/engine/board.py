@@ -129,7 +129,7 @@ class Board:
         choice = demand.index
         placements = [
             Placement(ask, row, choice, shares, moment, turn, None)  # type: ignore[arg-type]  # shapes queue asks
-            for (ask, moment, turn), row, shares in zip(entries, rows, held, strict=True)
+            for (ask, moment, turn, _), row, shares in zip(entries, rows, held, strict=True)
         ]
         self.work.add_many(self.fleet, placements)
 

@@ -98,15 +98,19 @@ def verdict(board: Board, sets: Sequence[tuple[Reason, Nodes]]) -> Verdict:
 
 def telling_refusals(board: Board, shape: Shape) -> tuple[Refusal, ...]:
     """The refusals of the first choice that only has to wait for room, or of the first choice."""
-    verdicts = [verdict(board, refused_sets(board, demand)) for demand in shape.demands]
-    return telling(verdicts).refusals
+    every = [refused_sets(board, demand) for demand in shape.demands]
+    return verdict(board, next((sets for sets in every if _may_come_free(sets)), every[0])).refusals
 
 
-def telling(verdicts: Sequence[Verdict]) -> Verdict:
-    for found in verdicts:
-        if any(r.alone and isinstance(r.reason, ShortOf | Reserved) for r in found.refusals):
-            return found
-    return verdicts[0]
+def _may_come_free(sets: Sequence[tuple[Reason, Nodes]]) -> bool:
+    """Whether some node is refused for nothing but what is in use or held now."""
+    passing = lasting = 0
+    for reason, nodes in sets:
+        if isinstance(reason, ShortOf | Reserved):
+            passing |= nodes
+        else:
+            lasting |= nodes
+    return bool(passing & ~lasting)
 
 
 def explain_waiting(board: Board, ask: Ask) -> Explanation:
@@ -144,7 +148,7 @@ def explain_group(board: Board, group: Group) -> Explanation:
     beside = [placed[member.id].row for member in group.alternatives[0] if member.id in placed]
     members = [Member(ask, twin.shape_of(ask)) for ask in asks]
     shape = GroupShape(group, twin, 0)
-    together = place_group(twin, group.id, members, shape.strategies, beside, Entry(group, 0.0, 0))
+    together = place_group(twin, group.id, members, shape.strategies, beside, Entry(group, 0.0, 0, 0.0))
     by_shape: dict[Shape, Explanation] = {}
     explanations = []
     for member in members:

@@ -196,26 +196,30 @@ class NotKeptAway:
 
 @dataclass(frozen=True, slots=True)
 class NotSkewed:
-    """Even numbers over the domains of a topology key, among nodes that `selector` matches."""
+    """Even numbers over the domains of a topology key, measured among nodes that `selector` matches and that
+    carry all of `keys` (the topology keys of all spreads of the ask)."""
 
     spread: Spread
     selector: Selector
     kind: Kind
+    keys: tuple[str, ...]
 
     def reads(self, work: Work) -> tuple[Column, ...]:
         meant = meant_by(self.spread.selector, None, self.kind[0])
-        keys = dict.fromkeys((self.spread.topology, *sorted(self.selector.keys)))
+        keys = dict.fromkeys((*self.keys, *sorted(self.selector.keys)))
         return (*work.columns(meant), *(("label", key) for key in keys))
 
     def refusals(self, world: World) -> Refused:
         fleet, key = world.fleet, self.spread.topology
         meant = meant_by(self.spread.selector, None, self.kind[0])
-        counts: dict[str, int] = {}
-        for row, count in world.work.counts(meant).items():
-            value = fleet.nodes.map[row].label(key)
-            if value is not None:
-                counts[value] = counts.get(value, 0) + count
         eligible = fleet.selected(self.selector)
+        for each in self.keys:
+            eligible &= fleet.with_key.map.get(each, 0)
+        counts: dict[str | None, int] = {}
+        for row, count in world.work.counts(meant).items():
+            if eligible >> row & 1:
+                value = fleet.nodes.map[row].label(key)
+                counts[value] = counts.get(value, 0) + count
         domains = {value: RowSet.nodes(entry) for value, entry in fleet.domains(key).items()}
         least = min((counts.get(value, 0) for value, nodes in domains.items() if nodes & eligible), default=0)
         itself = 1 if meant.includes(self.kind) else 0
@@ -328,7 +332,8 @@ def compile_rules(
     elif affinities:
         lasting.append(HoldsOneAlternative(affinities, kind))
     lasting.append(NotKeptAway(kind))
-    lasting.extend(NotSkewed(spread, choice.selector, kind) for spread in spreads)
+    keys = tuple(dict.fromkeys(spread.topology for spread in spreads))
+    lasting.extend(NotSkewed(spread, choice.selector, kind, keys) for spread in spreads)
     # Taints are the operator's word; after them only amounts are left, which change by themselves.
     lasting.append(ToleratesTaints(tolerations))
     # What never fits is told apart from what is full now: waiting helps only the second.

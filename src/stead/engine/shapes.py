@@ -65,7 +65,7 @@ class Demand:
         if isinstance(want, Affinity):
             return HoldsAffinity(want, self.kind).reads(work)
         if isinstance(want, Spread):
-            return NotSkewed(want, self.selector, self.kind).reads(work)
+            return NotSkewed(want, self.selector, self.kind, (want.topology,)).reads(work)
         return tuple(("label", key) for key in sorted(want.keys))
 
     def _preferred(self, preference: Preference, world: World) -> Nodes:
@@ -73,7 +73,7 @@ class Demand:
         if isinstance(want, Affinity):
             return HoldsAffinity(want, self.kind).holds(world)
         if isinstance(want, Spread):
-            return allowed((NotSkewed(want, self.selector, self.kind),), world)
+            return allowed((NotSkewed(want, self.selector, self.kind, (want.topology,)),), world)
         return world.fleet.selected(want)
 
 

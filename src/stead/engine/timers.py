@@ -19,11 +19,12 @@ class Timers:
         self._deadlines: list[tuple[float, str]] = []
         self._evictions: list[tuple[float, AskId, Taint]] = []
         self._evict_at: Sheet[tuple[AskId, Taint], float] = Sheet()
+        self._evicted: Sheet[AskId, None] = Sheet()
 
     def fork(self) -> Timers:
         twin = Timers()
         twin._deadlines, twin._evictions = list(self._deadlines), list(self._evictions)
-        twin._evict_at = self._evict_at.fork()
+        twin._evict_at, twin._evicted = self._evict_at.fork(), self._evicted.fork()
         return twin
 
     def set_deadline(self, id: str, moment: float) -> None:
@@ -39,11 +40,21 @@ class Timers:
             yield heapq.heappop(self._deadlines)
 
     def due_evictions(self, now: float) -> Iterator[tuple[AskId, Taint]]:
+        """Asks that must go, each with the taint that comes first; the caller says which are `evicted`."""
         while self._evictions and self._evictions[0][0] <= now:
             moment, id, taint = heapq.heappop(self._evictions)
             if self._evict_at.map.get((id, taint)) == moment:
                 del self._evict_at.write()[id, taint]
-                yield id, taint
+                if id not in self._evicted.map:
+                    yield id, taint
+
+    def evicted(self, id: AskId) -> None:
+        """It has been told to go: once is enough, until it has left its place."""
+        self._evicted.write()[id] = None
+
+    def left(self, id: AskId) -> None:
+        if id in self._evicted.map:
+            del self._evicted.write()[id]
 
     @property
     def next_moment(self) -> float | None:

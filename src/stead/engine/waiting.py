@@ -26,11 +26,13 @@ class Sleeper(Protocol):
 
 
 class Entry(NamedTuple):
-    """An ask or group in the line. `moment` is when it was submitted and `turn` in which order."""
+    """An ask or group in the line. `moment` is when it was submitted and `turn` in which order; `since` is
+    when it began to wait, which is later for work that had a place and lost it."""
 
     item: Ask | Group
     moment: float
     turn: int
+    since: float
 
 
 class Line(NamedTuple):
