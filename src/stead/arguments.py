@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from stead.errors import Invalid, did_you_mean
-from stead.labels import EMPTY, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels, check_key, check_value
+from stead.labels import EMPTY, IDENTITY_KEYS, Labels, check_key, check_value
 from stead.taints import Effect, Taint
-
-LABELS_OF_STEAD = (NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID)
-"""Labels that every node has by itself, and nobody may set."""
 
 _GOOD_LABELS = "'zone=us-west4-a,gpu_type=A100' or '{\"zone\": \"us-west4-a\"}'"
 _GOOD_TAINTS = "'gpu_node=true:NoSchedule' or '{\"gpu_node\": \"true\"}'"
@@ -44,8 +41,8 @@ def parse_labels(text: str) -> Labels:
 def labels_of(pairs: Mapping[Any, Any]) -> Labels:
     """Labels from a map that a user wrote, checked; those that stead sets by itself are refused."""
     labels = Labels.checked(pairs)
-    for key in LABELS_OF_STEAD:
-        if key in labels:
+    for key in labels:
+        if key in IDENTITY_KEYS:
             raise Invalid(f"label {key!r} is set by stead on every node; choose another key, for example 'zone'")
     return labels
 

@@ -45,10 +45,10 @@ class Node:
             if key in IDENTITY_KEYS:
                 raise Invalid(f"label {key!r} is set by stead on every node; choose another key, for example 'zone'")
         amounts = Resources.of(capacity)
-        for name in sorted(DEVICES & amounts.keys()):
-            if amounts[name] % UNIT:
+        for device in sorted(DEVICES & amounts.keys()):
+            if amounts[device] % UNIT:
                 raise Invalid(
-                    f"node {id!r} cannot have {amount_text(name, amounts[name])}: devices are whole, for example 1"
+                    f"node {id!r} cannot have {amount_text(device, amounts[device])}: devices are whole, for example 1"
                 )
         return Node(id, amounts, checked, tuple(dict.fromkeys(taints)), ip, name, draining)
 

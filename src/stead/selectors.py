@@ -29,9 +29,7 @@ from typing import Any, NoReturn
 from stead.errors import Invalid, did_you_mean
 from stead.labels import (
     ANYWHERE,
-    NODE_ID_KEYS,
-    NODE_IP,
-    NODE_NAME,
+    IDENTITY_KEYS,
     NOWHERE,
     RESERVED_WORDS,
     Operator,
@@ -48,9 +46,6 @@ TERMS_MAX = 256
 DEPTH_MAX = 50
 """How deep parentheses and negations may nest."""
 
-IDENTITY_KEYS = NODE_ID_KEYS | {NODE_IP, NODE_NAME}
-"""Label keys whose values are names of nodes, which need not follow Kubernetes' label syntax."""
-
 _TOKEN = re.compile(
     r"""\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
     r"""|(?P<mark>==|!=|>=|<=|[=!<>(),\[\]{}])"""
@@ -65,7 +60,7 @@ _EXAMPLE = "'gpu_type in [A100, T100]'"
 
 
 def check_wanted(key: str, value: object) -> str:
-    """`value` itself if a label `key` could ever have it."""
+    """`value` itself if a label `key` could ever have it; names of nodes need not follow label syntax."""
     if key not in IDENTITY_KEYS:
         return check_value(value, f"the value wanted of label {key!r},")
     if not isinstance(value, str) or not value:

@@ -119,7 +119,7 @@ def test_when_their_node_dies_and_there_is_no_room_b_waits_for_a_wherever_it_wil
     engine = actors()
     full = fill(engine, "n1", 4)
     decisions = tell(engine, NodeLeft("n0"))
-    assert told(decisions) == {"a": ["short-now"], "b": ["not-near"]}
+    assert told(decisions) == {"a": ["short-now"], "b": ["not-near", "short-now"]}
     assert placements(tell(engine, NodeJoined(node("n2")))) == {"a": "n2", "b": "n2"}
     assert full in engine.placed
 
@@ -135,7 +135,6 @@ def test_b_waits_while_a_restarts() -> None:
 
 def test_b_does_not_go_where_a_was() -> None:
     engine = actors()
-    fill(engine, "n1", 4)
     tell(engine, AskLost("a"), AskEnded("a"))
     assert told(tell(engine, AskLost("b"))) == {"b": ["not-near"]}
 

@@ -56,6 +56,13 @@ def test_a_node_needs_an_id(id: Any) -> None:
         Node.of(id)
 
 
+def test_a_node_has_whole_devices_and_keeps_its_name_beside_them() -> None:
+    assert Node.of("n1", {"GPU": 2, "CPU": 0.5, "TPU": 1}, name="one").name == "one"
+    assert Node.of("n1", {"GPU": 2}).name == ""
+    with refused("node 'n1' cannot have 1.5 GPU: devices are whole, for example 1"):
+        Node.of("n1", {"GPU": 1.5})
+
+
 def test_a_nodes_labels_and_amounts_are_checked() -> None:
     with refused("label key 'a b' contains ' '"):
         Node.of("n1", labels={"a b": "x"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 from typing import Any
 
 from stead.asks import Ask, AskId, Group, GroupId
@@ -83,6 +84,7 @@ class Engine:
         self._waiting = WaitingWork()
         self._groups = Groups()
         self._timers = Timers()
+        self._somebody_late_at = inf
 
     def fork(self) -> Engine:
         """An independent engine in the same state. It shares all tables until one of the two writes."""
@@ -90,6 +92,7 @@ class Engine:
         twin.settings, twin.now = self.settings, self.now
         twin._board, twin._waiting = self._board.fork(), self._waiting.fork()
         twin._groups, twin._timers = self._groups.fork(), self._timers.fork()
+        twin._somebody_late_at = self._somebody_late_at
         return twin
 
     # -- facts in
@@ -161,12 +164,15 @@ class Engine:
         board, now = self._board, self.now
         arrived: dict[tuple[Shape, int], list[Entry]] = {}
         seen: set[AskId] = set()
+        waiting, placed, groups, members = self._known_ids()
         for fact in facts:
             ask = fact.ask
-            if ask.id not in seen and not self._knows(ask.id):
-                seen.add(ask.id)
-                entry = Entry(ask, now, board.next_turn(), now)
-                arrived.setdefault((board.shape_of(ask), ask.priority), []).append(entry)
+            id = ask.id
+            if id in seen or id in waiting or id in placed or id in groups or id in members:
+                continue
+            seen.add(id)
+            entry = Entry(ask, now, board.next_turn(), now)
+            arrived.setdefault((board.shape_of(ask), ask.priority), []).append(entry)
         for (shape, priority), entries in arrived.items():
             self._wait(shape, priority, entries)
 
@@ -207,7 +213,7 @@ class Engine:
 
     def _group_submitted(self, fact: GroupSubmitted) -> None:
         group = fact.group
-        if self._knows(group.id) or any(self._knows(member.id) for member in group.all_members):
+        if any(id in ids for ids in self._known_ids() for id in (group.id, *(m.id for m in group.all_members))):
             return
         record = self._groups.add(group, self._board, self.now)
         shape = self._groups.shape_of(group, self._board)
@@ -222,13 +228,10 @@ class Engine:
             if member.id in self._board.work.placements.map:
                 self._lift(member.id)
 
-    def _knows(self, id: str) -> bool:
-        return (
-            id in self._waiting
-            or id in self._board.work.placements.map
-            or id in self._groups
-            or id in self._groups.of_member.map
-        )
+    def _known_ids(self) -> tuple[Mapping[str, object], ...]:
+        """Where an id that is taken would be found; to be read at once."""
+        placed = self._board.work.placements.map
+        return self._waiting.ids, placed, self._groups.records.map, self._groups.of_member.map
 
     def _wait(self, shape: Shape | GroupShape, priority: int, entries: list[Entry]) -> None:
         self._waiting.add(shape, priority, entries)
@@ -273,16 +276,18 @@ class Engine:
         decisions: list[Decision] = []
         self._evict_due(decisions)
         self._refuse_late(decisions)
-        left = limit
+        left, tried = limit, False
         while self._anybody_awake():
+            tried = True
             for line, run in self._waiting.runs():
                 if left is not None and left <= 0:
                     return decisions
                 placed = self._decide_run(line, run if left is None else run[:left], decisions)
                 left = None if left is None else left - placed
         self._evict_due(decisions)
-        self._hold_for_the_late()
-        if self._board.tidy(self._waiting.shapes()):
+        if tried or self.now >= self._somebody_late_at:
+            self._hold_for_the_late()
+        if self._board.tidy(self._waiting.shapes):
             self._groups.forget_shapes()
             self._board.fleet.bump(NODES)
         return decisions
@@ -318,9 +323,10 @@ class Engine:
                 rows = standing.best_many(self._board.fleet, len(run) - done)
                 if rows:
                     entries = run[done : done + len(rows)]
-                    self._waiting.remove(*[entry.item.id for entry in entries])
+                    ids = [entry.item.id for entry in entries]
+                    self._waiting.remove(*ids)
                     self._board.place_many(demand, entries, rows)
-                    self._announce(demand, entries, rows, decisions)
+                    self._announce(demand, ids, rows, decisions)
                     done += len(rows)
         return done
 
@@ -331,16 +337,16 @@ class Engine:
                 self._waiting.remove(entry.item.id)
                 assert isinstance(entry.item, Ask)
                 self._board.place(entry.item, demand, row, entry.moment, entry.turn)
-                self._announce(demand, [entry], [row], decisions)
+                self._announce(demand, [entry.item.id], [row], decisions)
                 return True
         return False
 
-    def _announce(self, demand: Demand, run: list[Entry], rows: list[int], decisions: list[Decision]) -> None:
+    def _announce(self, demand: Demand, ids: list[AskId], rows: list[int], decisions: list[Decision]) -> None:
         nodes, choice = self._board.fleet.nodes.map, demand.index
-        decisions.extend([Placed(entry.item.id, nodes[row].id, choice) for entry, row in zip(run, rows, strict=True)])
+        decisions.extend([Placed(id, nodes[row].id, choice) for id, row in zip(ids, rows, strict=True)])
         if any(taint.effect is Effect.NO_EXECUTE for taint in self._board.fleet.taints.map):
-            for entry in run:
-                self._watch_taints(self._board.work.placements.map[entry.item.id])
+            for id in ids:
+                self._watch_taints(self._board.work.placements.map[id])
 
     def _decide_groups(self, shape: GroupShape, run: list[Entry], decisions: list[Decision]) -> int:
         for count, entry in enumerate(run):
@@ -442,22 +448,20 @@ class Engine:
     @property
     def next_moment(self) -> float | None:
         """When time alone could next change a decision, if ever."""
-        moments = [] if self._timers.next_moment is None else [self._timers.next_moment]
-        if self.settings.patience is not None and self._board.world.hold is None:
-            waits = [entry.since + self.settings.patience for _, entry in self._waiting.heads()]
-            moments += [moment for moment in waits if moment > self.now]
-        return min(moments, default=None)
+        moment = min(self._timers.next_moment, self._somebody_late_at)
+        return None if moment == inf else moment
 
     def _hold_for_the_late(self) -> None:
         """Hold nodes for the first piece of waiting work that has waited too long and could fit."""
-        patience = self.settings.patience
+        patience, self._somebody_late_at = self.settings.patience, inf
         if patience is None or self._board.world.hold is not None:
             return
-        late = [
-            ((-line.priority, entry.moment, entry.turn), line, entry)
-            for line, entry in self._waiting.heads()
-            if self.now - entry.since >= patience
-        ]
+        late = []
+        for line, entry in self._waiting.heads():
+            if entry.since + patience <= self.now:
+                late.append(((-line.priority, entry.moment, entry.turn), line, entry))
+            else:
+                self._somebody_late_at = min(self._somebody_late_at, entry.since + patience)
         for _, line, entry in sorted(late, key=lambda found: found[0]):
             nodes = self._nodes_to_hold(line, entry)
             if nodes:

@@ -7,7 +7,7 @@ and each can be undone by the other, so a plan can be tried on the board itself 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -33,13 +33,14 @@ class Board:
         self._policies = policies(hybrid_threshold)
         self._shapes: Sheet[tuple[object, ...], Shape] = Sheet()
         self._standings: OrderedDict[Demand, Standing] = OrderedDict()
+        self._shapes_max = SHAPES_IDLE_MAX
         self._turn = 0
 
     def fork(self) -> Board:
         twin = Board.__new__(Board)
         twin.world = World(self.world.fleet.fork(), self.world.work.fork(), self.world.hold)
         twin.dice = Dice(self.dice.state)
-        twin._policies, twin._shapes = self._policies, self._shapes.fork()
+        twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(), self._shapes_max
         twin._standings, twin._turn = OrderedDict(), self._turn
         return twin
 
@@ -66,15 +67,15 @@ class Board:
             self._shapes.write()[key] = shape
         return shape
 
-    def tidy(self, in_use: Iterable[Shape]) -> bool:
+    def tidy(self, in_use: Callable[[], Iterable[Shape]]) -> bool:
         """Drop what was compiled for shapes that nothing waits with, once there are many of them.
 
         Dropped shapes and indexes are made again when needed; the caller has to wake what waits.
         """
-        keep = {shape.key: shape for shape in in_use}
-        if len(self._shapes.map) <= 2 * len(keep) + SHAPES_IDLE_MAX:
+        if len(self._shapes.map) <= self._shapes_max:
             return False
-        self._shapes = Sheet(keep)
+        self._shapes = Sheet({shape.key: shape for shape in in_use()})
+        self._shapes_max = 2 * len(self._shapes.map) + SHAPES_IDLE_MAX
         self._standings.clear()
         self.work.forget_indexes(self.fleet)
         return True

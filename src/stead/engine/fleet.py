@@ -273,8 +273,9 @@ class Fleet:
         """Rows whose free amounts changed, in order; score columns repair themselves from it."""
         self.news: list[tuple[Column, int]] = []
         """(column, row) of every change that could let waiting work in; row -1: any node."""
+        self.extent = 0
+        """Rows below this one have been used; those from it on are empty."""
         self._vacant: list[int] = []
-        self._next_row = 0
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
 
@@ -472,8 +473,8 @@ class Fleet:
     def _new_row(self) -> int:
         if self._vacant:
             return heapq.heappop(self._vacant)
-        row = self._next_row
-        self._next_row += 1
+        row = self.extent
+        self.extent += 1
         if row >= self.size:
             self.size *= 2
             for resource in self.amounts.map:

@@ -95,7 +95,7 @@ class Shape:
 class Standing:
     """How one demand stands to every node of one engine, kept up to date by `refresh`."""
 
-    __slots__ = ("_columns", "_preference", "_seen", "_stamp", "demand", "keys", "nodes")
+    __slots__ = ("_columns", "_extent", "_preference", "_seen", "_stamp", "demand", "keys", "nodes")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
@@ -104,12 +104,13 @@ class Standing:
         self._preference: Amounts | None = None
         self._columns: tuple[Column, ...] = ()
         self._stamp: tuple[int, ...] | None = None
-        self._seen = 0
+        self._seen = self._extent = 0
 
     def refresh(self, world: World) -> None:
         """Bring the keys up to date: recompute the mask if a column it reads changed (a few int
         operations), and the keys only of rows whose mask or amounts changed."""
         fleet = world.fleet
+        self._extent = fleet.extent
         if self._stamp is None or len(self.keys) != fleet.size or fleet.stamp(self._columns) != self._stamp:
             if self._look_again(world):
                 self._seen = len(fleet.touched)
@@ -132,12 +133,13 @@ class Standing:
             if len(changed) < fleet.size // 8:
                 self._repair(fleet, changed)
                 return False
-        inside = as_flags(self.nodes, fleet.size)
-        if self.nodes.bit_count() * 2 > fleet.size:
-            self.keys = np.where(inside, self._computed(fleet, slice(None)), REFUSED)
+        self.keys = np.full(fleet.size, REFUSED, np.int64)
+        inside = as_flags(self.nodes, fleet.extent)
+        if self.nodes.bit_count() * 2 > fleet.extent:
+            used = slice(0, fleet.extent)
+            self.keys[used] = np.where(inside, self._computed(fleet, used), REFUSED)
         else:
             where = np.flatnonzero(inside)
-            self.keys = np.full(fleet.size, REFUSED, np.int64)
             self.keys[where] = self._computed(fleet, where)
         return True
 
@@ -213,7 +215,7 @@ class Standing:
 
     def best(self, dice: Dice) -> int | None:
         """The row of the best node, or None; among equals the one that is first in the table."""
-        row = int(self.keys.argmin())
+        row = int(self.keys[: self._extent].argmin()) if self._extent else 0
         least = self.keys.item(row)
         if least == REFUSED:
             return None
@@ -264,8 +266,8 @@ class Standing:
 
     def _first_rows(self, count: int) -> list[int]:
         """The best `count` rows in order of (key, row): no batch of that size can need others."""
-        keys = self.keys
-        if count < len(keys) // 2:
+        keys = self.keys[: self._extent]
+        if 0 < count < len(keys) // 2:
             limit = np.partition(keys, count - 1).item(count - 1)
             found = np.flatnonzero(keys <= limit) if limit != REFUSED else np.flatnonzero(keys != REFUSED)
         else:

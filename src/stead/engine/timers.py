@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from math import inf
 
 from stead.asks import AskId
 from stead.engine.sharing import Sheet
@@ -57,7 +58,6 @@ class Timers:
             del self._evicted.write()[id]
 
     @property
-    def next_moment(self) -> float | None:
-        """When the next entry comes up, if any."""
-        moments = [heap[0][0] for heap in (self._deadlines, self._evictions) if heap]
-        return min(moments, default=None)
+    def next_moment(self) -> float:
+        """When the next entry comes up; infinity if there is none."""
+        return min((heap[0][0] for heap in (self._deadlines, self._evictions) if heap), default=inf)

@@ -9,7 +9,7 @@ was submitted; asks of one moment and one shape go together.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stead.asks import Ask, Group
@@ -67,8 +67,10 @@ class Waiting:
     def __contains__(self, id: str) -> bool:
         return id in self._line_of.map
 
-    def __len__(self) -> int:
-        return len(self._line_of.map)
+    @property
+    def ids(self) -> Mapping[str, object]:
+        """Everything that waits, by id."""
+        return self._line_of.map
 
     def add(self, sleeper: Sleeper, priority: int, entries: Sequence[Entry]) -> None:
         """Queue items of one shape and priority, in the order of their turns, awake."""
@@ -91,8 +93,13 @@ class Waiting:
         waiting, untold = self._lines.write(line), self._untold.write(line.sleeper)
         for id in ids:
             del line_of[id]
-            del waiting[id]
-            untold.pop(id, None)
+        if len(ids) == len(waiting) == len(untold):
+            waiting.clear()
+            untold.clear()
+        else:
+            for id in ids:
+                del waiting[id]
+                untold.pop(id, None)
         if not untold:
             self._untold.clear(line.sleeper)
         if not waiting:
