@@ -84,7 +84,6 @@ def _without(ask: Ask, what: object) -> Ask:
             assert what in ask.spreads
             return replace(ask, spreads=tuple(it for it in ask.spreads if it != what))
         case _:
-            assert what == ask.affinities
             return replace(ask, affinities=())
 
 
@@ -130,6 +129,7 @@ def _of_the_ask(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
 
 
 def _of_labels(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
+    """Labels that a node lacks and the ask speaks of; what a node has is never changed to suit an ask."""
     values: dict[str, set[str]] = {}
     for choice in ask.choices:
         for requirement in (requirement for term in choice.selector.terms for requirement in term):
@@ -139,14 +139,11 @@ def _of_labels(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
     topologies = [key for every in ask.affinities for affinity in every for key in affinity.topologies]
     for key in (*topologies, *(spread.topology for spread in ask.spreads)):
         values.setdefault(key, {"fresh"})
-    for held in oracle.placed:
-        for affinity in (affinity for every in oracle.asks[held].affinities for affinity in every):
-            for key in affinity.topologies:
-                values.setdefault(key, {"fresh"})
     for key in values.keys() - set(IDENTITY):
         values[key] |= {place.labels[key] for place in oracle.places.values() if key in place.labels}
-        for node in oracle.places:
-            yield from (AddLabel(node, key, value) for value in sorted(values[key]))
+        for node, place in oracle.places.items():
+            if key not in place.labels:
+                yield from (AddLabel(node, key, value) for value in sorted(values[key]))
 
 
 def _of_room(ask: Ask, oracle: Oracle) -> Iterator[Edit]:

@@ -1,7 +1,7 @@
 """The smallest change that would make an ask fit.
 
-Rule: a change is a set of edits, and smaller means fewer edits; among equally small ones the order of
-the `Edit` classes below decides, then how many nodes it opens. Every change that is offered has been
+Rule: a change is a set of edits, and smaller means fewer edits; among equally small ones `_ORDER`
+decides (what costs its owner the least to do comes first), then how many nodes it opens. Every change that is offered has been
 made on a fork and seen to work.
 """
 
@@ -98,7 +98,7 @@ class Uncordon:
 
 
 Edit = Tolerate | Widen | Drop | FreeUp | AddCapacity | AddLabel | Uncordon
-_ORDER: tuple[type, ...] = (Tolerate, Widen, Drop, FreeUp, AddCapacity, AddLabel, Uncordon)
+_ORDER: tuple[type, ...] = (Tolerate, Widen, FreeUp, Drop, AddCapacity, AddLabel, Uncordon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +291,12 @@ class _Search:
 _CURABLE = (
     Tainted,
     LacksLabel,
+    ShortOf,
     NoTermMatches,
     NotNear,
     TooNear,
     NoAlternativeHolds,
     Skewed,
-    ShortOf,
     NeverFits,
     Draining,
 )
