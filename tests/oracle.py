@@ -534,8 +534,11 @@ class Oracle:
 
     def nowhere_alive(self, ask: Ask) -> bool:
         """Whether every term of every choice insists on node ids, none of which is alive."""
-        terms = [term for choice in ask.choices for term in choice.selector.terms]
-        return bool(terms) and all(any(self._is_dead(requirement) for requirement in term) for term in terms)
+        return all(
+            choice.selector.terms
+            and all(any(self._is_dead(requirement) for requirement in term) for term in choice.selector.terms)
+            for choice in ask.choices
+        )
 
     def _is_dead(self, requirement: Requirement) -> bool:
         is_in = not requirement.complement and not requirement.absent

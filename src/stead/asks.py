@@ -33,6 +33,9 @@ class PolicyName(StrEnum):
     SPREAD = "spread"
     RANDOM = "random"
 
+    # Part of every shape's key, which is hashed for every ask: the plain hash of a string is quick.
+    __hash__ = str.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:

@@ -296,7 +296,6 @@ def test_work_that_still_waits_at_its_deadline_is_refused_with_the_reasons_it_wa
     assert tell(engine, ClockAdvanced(9.99)) == []
     assert tell(engine, ClockAdvanced(10)) == [Refused("w", DeadlinePassed(10.0, waiting.refusals))]
     assert engine.waiting == ()
-    assert engine.next_moment is None
 
 
 def test_work_placed_before_its_deadline_is_not_refused() -> None:

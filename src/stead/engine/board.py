@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from stead.asks import Ask, AskId, GroupId
-from stead.engine.fleet import DeviceShares, Fleet, Nodes, as_flags
+from stead.engine.amounts import DeviceShares
+from stead.engine.fleet import Fleet, Nodes, as_flags
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
-from stead.engine.shapes import Demand, Shape, Standing, shares
+from stead.engine.shapes import Demand, Shape, Standing
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Entry
 from stead.engine.work import Placement, Work
@@ -104,9 +105,7 @@ class Board:
         where = np.flatnonzero(as_flags(nodes, self.fleet.size))
         loads = np.zeros(len(where), np.int64)
         for resource, need in demand.needs:
-            amount = self.fleet.amount(resource)
-            total = amount.total[where]
-            np.maximum(loads, shares(total - amount.free[where] + need, total), out=loads)
+            np.maximum(loads, self.fleet.amount(resource).loads(where, need), out=loads)
         return int(where[loads.argmin()])
 
     # -- moves

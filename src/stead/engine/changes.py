@@ -1,8 +1,8 @@
 """The smallest change that would make an ask fit.
 
 Rule: a change is a set of edits, and smaller means fewer edits; among equally small ones `_ORDER`
-decides (what costs its owner the least to do comes first), then how many nodes it opens. Every change that is offered has been
-made on a fork and seen to work.
+decides (what costs its owner the least to do comes first), then how many nodes it opens. Every change
+that is offered has been made on a fork and seen to work.
 """
 
 from __future__ import annotations

@@ -13,13 +13,14 @@ import numpy as np
 
 from stead.asks import Ask, AskId, Group
 from stead.engine import wording
+from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
 from stead.engine.changes import Change, smallest_change
 from stead.engine.decisions import Refusal
 from stead.engine.fleet import Nodes
 from stead.engine.groups import GroupShape, Member, place_group
 from stead.engine.reasons import Reason, Reserved, ShortOf
-from stead.engine.shapes import REFUSED, Demand, Shape
+from stead.engine.shapes import Demand, Shape
 from stead.engine.waiting import Entry
 from stead.nodes import NodeId
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from stead.engine.amounts import Amount, Amounts, DeviceShares, grown
 from stead.engine.sharing import Sheet, Shelf
 from stead.labels import NODE_ID_KEYS, Labels, Requirement, Selector
 from stead.nodes import Node, NodeId
@@ -23,7 +24,6 @@ from stead.taints import Taint
 Nodes = int
 """A set of nodes: bit r is row r."""
 
-Amounts = NDArray[np.int64]
 Column = tuple[str, object]
 """What a rule may read: ("label", key), ("taints", ""), ("free", resource), ("work", matching)..."""
 
@@ -31,9 +31,6 @@ NODES: Column = ("nodes", "")
 DRAINING: Column = ("draining", "")
 TAINTS: Column = ("taints", "")
 RESERVED: Column = ("reserved", "")
-
-DeviceShares = tuple[tuple[int, int], ...]
-"""(device index, units) pairs that a placed ask holds of one device resource."""
 
 SPARSE_MAX = 16
 ROWS_MIN = 64
@@ -93,164 +90,6 @@ class RowSet:
         if isinstance(entry, tuple):
             return tuple(other for other in entry if other != row)
         return entry & ~(1 << row)
-
-
-class Amount:
-    """One resource over all nodes: how much there is and how much is free.
-
-    For devices it also keeps the share of every device, and two views that answer "does it fit" in one
-    comparison: `whole` (units on wholly free devices) and `share` (the most that one device has free).
-    """
-
-    __slots__ = ("free", "share", "share_total", "shares", "shares_total", "total", "whole", "whole_total")
-
-    def __init__(self, size: int, devices: bool) -> None:
-        self.total: Amounts = np.zeros(size, np.int64)
-        self.free: Amounts = np.zeros(size, np.int64)
-        self.shares: Amounts | None = np.zeros((0, size), np.int64) if devices else None
-        self.shares_total: Amounts | None = np.zeros((0, size), np.int64) if devices else None
-        self.whole = self.share = self.free
-        self.whole_total = self.share_total = self.total
-        if devices:
-            self.whole, self.share = np.zeros(size, np.int64), np.zeros(size, np.int64)
-            self.whole_total, self.share_total = np.zeros(size, np.int64), np.zeros(size, np.int64)
-
-    def copy(self) -> Amount:
-        twin = Amount.__new__(Amount)
-        twin.total, twin.free = self.total.copy(), self.free.copy()
-        twin.shares, twin.shares_total = self.shares, self.shares_total
-        twin.whole = twin.share = twin.free
-        twin.whole_total = twin.share_total = twin.total
-        if self.shares is not None and self.shares_total is not None:
-            twin.shares, twin.shares_total = self.shares.copy(), self.shares_total.copy()
-            twin.whole, twin.share = self.whole.copy(), self.share.copy()
-            twin.whole_total, twin.share_total = self.whole_total.copy(), self.share_total.copy()
-        return twin
-
-    def grow(self, size: int) -> None:
-        for name in ("total", "free"):
-            setattr(self, name, _grown(getattr(self, name), size))
-        if self.shares is None or self.shares_total is None:
-            self.whole = self.share = self.free
-            self.whole_total = self.share_total = self.total
-            return
-        self.shares, self.shares_total = _grown(self.shares, size), _grown(self.shares_total, size)
-        for name in ("whole", "share", "whole_total", "share_total"):
-            setattr(self, name, _grown(getattr(self, name), size))
-
-    def fitting(self, need: int) -> Amounts:
-        """What to compare `need` with, now: a node fits where this is at least `need`."""
-        return self.share if need < UNIT else self.whole
-
-    def fitting_total(self, need: int) -> Amounts:
-        """The same for an empty node."""
-        return self.share_total if need < UNIT else self.whole_total
-
-    def room(self, row: int, need: int) -> int:
-        """How many asks of `need` units still fit on the node."""
-        if self.shares is None:
-            return max(0, int(self.free[row]) // need)
-        if need >= UNIT:
-            return int(self.whole[row]) // need
-        return sum(max(0, free) // need for free in self.shares[:, row].tolist())
-
-    def lacking(self, row: int, need: int) -> int:
-        """The least amount that has to become free on the node for `need` to fit."""
-        if self.shares is None or self.shares_total is None:
-            return max(0, need - int(self.free[row]))
-        if need < UNIT:
-            return max(0, need - int(self.share[row]))
-        whole = self.shares_total[:, row] == UNIT
-        in_use = sorted((UNIT - self.shares[:, row][whole]).tolist())
-        return sum(in_use[: need // UNIT])
-
-    def lacking_total(self, row: int, need: int) -> int:
-        """The least capacity that has to be added to the node for `need` to fit it at all, and then now."""
-        if self.shares is None:
-            return max(0, need - min(int(self.free[row]), int(self.total[row])))
-        return UNIT if need < UNIT else need - int(self.whole[row])
-
-    def free_up(self, row: int, need: int) -> None:
-        """Pretend that just enough became free on the node for `need` to fit (see `lacking`)."""
-        missing = self.lacking(row, need)
-        self.free[row] += missing
-        if self.shares is None or self.shares_total is None:
-            return
-        if need < UNIT:
-            self.shares[int(self.shares[:, row].argmax()), row] += missing
-        else:
-            whole = np.flatnonzero(self.shares_total[:, row] == UNIT)
-            emptiest = whole[np.argsort(UNIT - self.shares[whole, row], kind="stable")]
-            self.shares[emptiest[: need // UNIT], row] = UNIT
-        self._review(row)
-
-    def resize(self, row: int, total: int) -> None:
-        """The node now has `total` units; what is in use stays in use. Devices count whole."""
-        if self.shares is not None:
-            total -= total % UNIT
-        self.free[row] += total - self.total[row]
-        self.total[row] = total
-        if self.shares is None or self.shares_total is None:
-            return
-        count = total // UNIT
-        if count > len(self.shares):
-            extra = np.zeros((count - len(self.shares), self.shares.shape[1]), np.int64)
-            self.shares = np.concatenate([self.shares, extra])
-            self.shares_total = np.concatenate([self.shares_total, extra])
-        new = np.zeros(len(self.shares), np.int64)
-        new[:count] = UNIT
-        self.shares[:, row] += new - self.shares_total[:, row]
-        self.shares_total[:, row] = new
-        self.whole_total[row] = total
-        self.share_total[row] = min(total, UNIT)
-        self._review(row)
-
-    def take(self, row: int, need: int) -> DeviceShares:
-        """Use `need` units on the node; the devices they lie on, for `give`."""
-        self.free[row] -= need
-        if self.shares is None:
-            return ()
-        held = self._pick(row, need)
-        for device, units in held:
-            self.shares[device, row] -= units
-        self._review(row)
-        return held
-
-    def give(self, row: int, need: int, held: DeviceShares) -> None:
-        self.free[row] += need
-        if self.shares is None:
-            return
-        for device, units in held:
-            self.shares[device, row] += units
-        self._review(row)
-
-    def _pick(self, row: int, need: int) -> DeviceShares:
-        assert self.shares is not None and self.shares_total is not None
-        free = self.shares[:, row].tolist()
-        if need < UNIT:
-            fitting = [(amount, device) for device, amount in enumerate(free) if amount >= need]
-            if fitting:
-                return ((min(fitting)[1], need),)
-        else:
-            whole = [device for device, amount in enumerate(free) if amount == UNIT]
-            if len(whole) * UNIT >= need:
-                return tuple((device, UNIT) for device in whole[: need // UNIT])
-        # The cluster runs more than fits: it is right, so the fullest view of it is kept.
-        if not free:
-            return ()
-        return ((max(range(len(free)), key=lambda device: (free[device], -device)), need),)
-
-    def _review(self, row: int) -> None:
-        assert self.shares is not None and self.shares_total is not None
-        shares = self.shares[:, row]
-        self.share[row] = max(shares.max(initial=0), 0)
-        self.whole[row] = int(np.count_nonzero((shares == UNIT) & (self.shares_total[:, row] == UNIT))) * UNIT
-
-
-def _grown(column: Amounts, size: int) -> Amounts:
-    grown = np.zeros((*column.shape[:-1], size), np.int64)
-    grown[..., : column.shape[-1]] = column
-    return grown
 
 
 class Fleet:
@@ -454,7 +293,7 @@ class Fleet:
         where = np.array(rows)
         np.add.at(self._own_counts(), where, 1)
         for resource, need in needs:
-            np.subtract.at(self._own_amount(resource).free, where, need)
+            self._own_amount(resource).take_many(where, need)
 
     def give(self, row: int, needs: Iterable[tuple[str, int]], held: tuple[DeviceShares, ...]) -> None:
         self.touched.append(row)
@@ -479,7 +318,7 @@ class Fleet:
             self.size *= 2
             for resource in self.amounts.map:
                 self._own_amount(resource).grow(self.size)
-            self.ask_counts = _grown(self.ask_counts, self.size)
+            self.ask_counts = grown(self.ask_counts, self.size)
             self._owned_counts = True
         return row
 

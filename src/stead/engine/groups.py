@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stead.asks import Ask, AskId, Group, GroupId, Strategy
+from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
 from stead.engine.fleet import Column, Nodes, RowSet, as_flags
-from stead.engine.shapes import REFUSED, Demand, Shape
+from stead.engine.shapes import Demand, Shape
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Entry
 from stead.labels import NODE_ID

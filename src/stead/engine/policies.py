@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.asks import PolicyName
+from stead.engine.amounts import LOAD_MAX
 from stead.resources import UNIT
-
-LOAD_MAX = (1 << 40) - 1
-"""Loads above this (a node that took part in wild overcommitment) count as this."""
 
 
 class Policy(Protocol):

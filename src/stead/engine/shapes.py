@@ -13,18 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.asks import Affinity, Ask, Choice, Preference, Spread
-from stead.engine.fleet import NODES, TAINTS, Amounts, Column, Fleet, Nodes, as_flags, from_flags, rows_of
-from stead.engine.policies import LOAD_MAX, Dice, Policy
+from stead.engine.amounts import LOAD_MAX, REFUSED, SCALARS_MAX, Amounts
+from stead.engine.fleet import NODES, TAINTS, Column, Fleet, Nodes, as_flags, from_flags, rows_of
+from stead.engine.policies import Dice, Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
 from stead.engine.work import Kind, Work
 from stead.labels import Selector
 from stead.resources import DEVICES, UNIT
 from stead.taints import Effect, Toleration, tolerated
 
-REFUSED = np.iinfo(np.int64).max
 TAINT_PENALTY = 100
 _PREFERENCE_STEP = LOAD_MAX + 1
-_SCALAR_REPAIRS_MAX = 6
 
 
 class Demand:
@@ -155,7 +154,7 @@ class Standing:
 
     def _repair(self, fleet: Fleet, rows: list[int]) -> None:
         rows = list(dict.fromkeys(rows))
-        if len(rows) <= _SCALAR_REPAIRS_MAX:
+        if len(rows) <= SCALARS_MAX:
             for row in rows:
                 self.keys[row] = self.key_of(fleet, row)
             return
@@ -165,48 +164,38 @@ class Standing:
 
     def _computed(self, fleet: Fleet, where: NDArray[np.intp] | slice) -> Amounts:
         """Keys of many rows at once, as if all of them were in the mask."""
-        fits: NDArray[np.bool_] | None = None
-        loads: Amounts | None = None
-        for resource, need in self.demand.needs:
-            amount = fleet.amount(resource)
-            enough = amount.fitting(need)[where] >= need
-            total = amount.total[where]
-            load = shares(total - amount.free[where] + need, total)
-            fits = enough if fits is None else fits & enough
-            loads = load if loads is None else np.maximum(loads, load)
-        if fits is None or loads is None:
-            loads = fleet.ask_counts[where] * UNIT
-        keys = self.demand.policy.ranks(np.minimum(loads, LOAD_MAX))
-        if self._preference is not None:
-            keys = keys - self._preference[where] * _PREFERENCE_STEP
-        return keys if fits is None else np.where(fits, keys, REFUSED)
+        if not self.demand.needs:
+            return self._keys_of(fleet.ask_counts[where] * UNIT, where)
+        levels = [fleet.amount(resource).levels(need)[where] for resource, need in self.demand.needs]
+        fullest = levels[0]
+        for level in levels[1:]:
+            fullest = np.maximum(fullest, level)
+        return np.where(fullest == REFUSED, REFUSED, self._keys_of(np.minimum(fullest, LOAD_MAX), where))
+
+    def _keys_of(self, loads: Amounts, where: NDArray[np.intp] | slice) -> Amounts:
+        ranks = self.demand.policy.ranks(loads)
+        return ranks if self._preference is None else ranks - self._preference[where] * _PREFERENCE_STEP
 
     def key_of(self, fleet: Fleet, row: int, more: int = 0) -> int:
         """The key of one row if `more` equal asks were placed there first; room is then the caller's
-        concern. The same arithmetic as `_compute`, for one."""
+        concern. The same arithmetic as `_computed`, for one."""
         if not self.nodes >> row & 1:
             return REFUSED
-        load = 0
-        for resource, need in self.demand.needs:
-            amount = fleet.amount(resource)
-            if not more and amount.fitting(need).item(row) < need:
-                return REFUSED
-            total = amount.total.item(row)
-            load = max(load, (total - amount.free.item(row) + need * (more + 1)) * UNIT // (total or 1))
-        if not self.demand.needs:
-            load = (fleet.ask_counts.item(row) + more) * UNIT
-        key = self.demand.policy.rank(min(load, LOAD_MAX))
+        load = self._load_of(fleet, row, more)
+        if load == REFUSED:
+            return REFUSED
+        key = self.demand.policy.rank(load)
         return key if self._preference is None else key - self._preference.item(row) * _PREFERENCE_STEP
+
+    def _load_of(self, fleet: Fleet, row: int, more: int = 0) -> int:
+        if not self.demand.needs:
+            return min((fleet.ask_counts.item(row) + more) * UNIT, LOAD_MAX)
+        return max(fleet.amount(resource).level(row, need, more) for resource, need in self.demand.needs)
 
     def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
         """(preference, load in 1/10000) of a row, for explanations."""
         preference = 0 if self._preference is None else self._preference.item(row)
-        load = 0
-        for resource, need in self.demand.needs:
-            amount = fleet.amount(resource)
-            total = amount.total.item(row)
-            load = max(load, (total - amount.free.item(row) + need) * UNIT // (total or 1))
-        return preference, load
+        return preference, self._load_of(fleet, row) if self.demand.needs else 0
 
     # -- choosing
 
@@ -228,19 +217,24 @@ class Standing:
         """The rows that `count` equal asks would take one after the other, as many as fit."""
         if self.demand.policy.sticky:
             return self._fill(fleet, count)
-        heap = [(self.keys.item(row), row, 0) for row in self._first_rows(count)]
+        first = self._first_rows(count)
+        keys: list[int] = self.keys[first].tolist()
+        again: list[tuple[int, int, int]] = []
         rows: list[int] = []
-        # Ascending keys already make a heap. Each turn takes the best node, for as many asks as leave
-        # its rank unchanged, and puts it back with the rank that one more would have there.
-        while heap and len(rows) < count:
-            _, row, taken = heap[0]
+        fresh = 0
+        # Each turn takes the best node (one not used yet, or one from the heap of those used before), for as
+        # many asks as leave its rank unchanged, and puts it back with the rank that one more would have there.
+        while len(rows) < count and (again or fresh < len(first)):
+            if again and (fresh == len(first) or again[0][:2] < (keys[fresh], first[fresh])):
+                _, row, taken = heapq.heappop(again)
+            else:
+                row, taken = first[fresh], 0
+                fresh += 1
             room = self._room(fleet, row, count)
             more = min(max(1, self._level_room(fleet, row) - taken), room - taken, count - len(rows))
             rows.extend([row] * more)
             if taken + more < room:
-                heapq.heapreplace(heap, (self.key_of(fleet, row, taken + more), row, taken + more))
-            else:
-                heapq.heappop(heap)
+                heapq.heappush(again, (self.key_of(fleet, row, taken + more), row, taken + more))
         return rows
 
     def _level_room(self, fleet: Fleet, row: int) -> int:
@@ -248,12 +242,7 @@ class Standing:
         level = self.demand.policy.level
         if level < 0 or not self.demand.needs:
             return 0
-        rooms = []
-        for resource, need in self.demand.needs:
-            amount = fleet.amount(resource)
-            total, free = amount.total.item(row), amount.free.item(row)
-            rooms.append((((level + 1) * total - 1) // UNIT - (total - free)) // need)
-        return min(rooms)
+        return min(fleet.amount(resource).room_at_level(row, need, level) for resource, need in self.demand.needs)
 
     def _fill(self, fleet: Fleet, count: int) -> list[int]:
         """A policy that prefers the fuller node stays on a node until it is full."""
@@ -267,32 +256,25 @@ class Standing:
     def _first_rows(self, count: int) -> list[int]:
         """The best `count` rows in order of (key, row): no batch of that size can need others."""
         keys = self.keys[: self._extent]
-        if 0 < count < len(keys) // 2:
-            limit = np.partition(keys, count - 1).item(count - 1)
-            found = np.flatnonzero(keys <= limit) if limit != REFUSED else np.flatnonzero(keys != REFUSED)
-        else:
-            found = np.flatnonzero(keys != REFUSED)
-        ordered: list[int] = found[np.argsort(keys[found], kind="stable")][:count].tolist()
-        return ordered
+        if not len(keys):
+            return []
+        least = keys.min()
+        found = np.flatnonzero(keys == least) if least != REFUSED else np.empty(0, np.intp)
+        if len(found) < count:
+            if count < len(keys) // 2:
+                limit = np.partition(keys, count - 1).item(count - 1)
+                found = np.flatnonzero(keys <= min(limit, REFUSED - 1))
+            else:
+                found = np.flatnonzero(keys != REFUSED)
+            found = found[np.argsort(keys[found], kind="stable")]
+        rows: list[int] = found[:count].tolist()
+        return rows
 
     def _room(self, fleet: Fleet, row: int, most: int) -> int:
         room = most
         for resource, need in self.demand.needs:
             room = min(room, fleet.amount(resource).room(row, need))
         return room
-
-
-def shares(used: Amounts, total: Amounts) -> Amounts:
-    """used * 10000 // total, exactly, although the product may not fit an int64 (memory in bytes is large).
-
-    A float quotient is off by at most one. How far it is off shows in the rest of the division, which is
-    small, so it comes out right although both products that make it up may wrap around.
-    """
-    total = np.maximum(total, 1)
-    estimate = np.minimum(used / total * UNIT, LOAD_MAX).astype(np.int64)
-    rest = used * UNIT - estimate * total
-    exact: Amounts = estimate + (rest >= total) - (rest < 0)
-    return exact
 
 
 def _same(one: Amounts | None, other: Amounts | None) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
-from stead.engine.fleet import Column, DeviceShares, Fleet, Nodes
+from stead.engine.amounts import DeviceShares
+from stead.engine.fleet import Column, Fleet, Nodes
 from stead.engine.sharing import Sheet, Shelf
 from stead.labels import Labels, Selector
 
