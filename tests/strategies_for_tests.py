@@ -1,190 +1,253 @@
 """Small random clusters and work, for hypothesis: few names, so that things meet.
 
 Rule: every field of every type of the language can take every kind of value here, and most of the time takes the plain
-one, so that work fits often enough for the rest to be worth testing.
+one, so that work fits often enough for the rest to be worth testing. Everything is made of one kind of draw, a number
+below n, which is quick to draw and shrinks towards the plain value: the first option is always the plainest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from stead.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskSubmitted,
+    Fact,
+    GroupEnded,
+    NodeDrained,
+    NodeLabelled,
+    NodeLeft,
+    NodeTainted,
+)
 from stead.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.nodes import Node
 from stead.resources import Resources
 from stead.taints import Effect, Taint, Toleration
 
 T = TypeVar("T")
+Words = Mapping[str, Sequence[str]]
 
 NODE_IDS = ("n0", "n1", "n2", "n3", "n4", "n5")
 ASK_IDS = ("w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9")
 GROUP_IDS = ("g0", "g1", "g2")
-NAMESPACES = ("", "blue")
+TAINT_KEYS = ("gpu", "spot")
+TAINT_VALUES = ("", "x", "y")
 
-NODE_LABELS = {
+NODE_LABELS: Words = {
     "zone": ("a", "b", ""),
     "tier": ("1", "2", "10", "-3", "+2", "x", "9223372036854775808"),
     "rack": ("r1", "r2"),
 }
-WORK_LABELS = {"app": ("web", "db", ""), "size": ("1", "7")}
-TOPOLOGIES = ("node_id", "zone", "rack", "zone")
-CAPACITIES = {"CPU": (0, 1, 2, 4), "memory": (0, 1024, 4096), "GPU": (0, 0, 1, 2, 3), "disk": (0, 0, 2)}
-NEEDS = {"CPU": (0, 0.5, 1, 2), "memory": (0, 0, 0, 1024), "GPU": (0, 0, 0, 0.25, 0.5, 1, 2), "disk": (0, 0, 0, 1)}
+NODE_NAMES: Words = {"node_name": ("name-n0", "name-n1")}
+NODE_ID_LABELS: Words = {"node_id": NODE_IDS, "ray.io/node-id": NODE_IDS}
+WORK_LABELS: Words = {"app": ("web", "db", ""), "size": ("1", "7")}
+TOPOLOGIES = ("node_id", "zone", "zone", "rack")
+CAPACITIES = {"CPU": (8, 4, 2, 8, 0), "memory": (4096, 4096, 4096, 0), "GPU": (2, 1, 3, 0), "disk": (2, 2, 2, 0)}
+NEEDS = {
+    "CPU": (0, 0.5, 1, 1, 2),
+    "memory": (0, 0, 0, 0, 1024),
+    "GPU": (0, 0, 0, 0, 0, 0.25, 0.5, 1, 2),
+    "disk": (0, 0, 0, 0, 1),
+}
 
 
-def rarely(usual: T, strategy: st.SearchStrategy[T], one_in: int = 3) -> st.SearchStrategy[T]:
-    """Mostly `usual`; once in so many times something of the strategy."""
-    return st.integers(0, one_in - 1).flatmap(lambda die: strategy if die == one_in - 1 else st.just(usual))
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes things out of `below`: a number from 0 up to, not including, the one given."""
+
+    below: Callable[[int], int]
+
+    def one(self, options: Sequence[T]) -> T:
+        return options[self.below(len(options))]
+
+    def rarely(self, one_in: int = 3) -> bool:
+        return self.below(one_in) == one_in - 1
+
+    def some(self, make: Callable[[], T], least: int, most: int) -> list[T]:
+        return [make() for _ in range(least + self.below(most - least + 1))]
+
+    def resources(self, amounts: Mapping[str, Sequence[float]]) -> Resources:
+        return Resources.of({name: self.one(values) for name, values in amounts.items()})
+
+    def labels(self, of: Words) -> Labels:
+        pairs = {key: self.one((*values, None)) for key, values in of.items()}
+        return Labels({key: value for key, value in pairs.items() if value is not None})
+
+    def taint(self) -> Taint:
+        return Taint(self.one(TAINT_KEYS), self.one(TAINT_VALUES), self.one(tuple(Effect)))
+
+    def node(self, id: str) -> Node:
+        taints = self.some(self.taint, 1, 3) if self.rarely(4) else []
+        return Node(
+            id,
+            self.resources(CAPACITIES),
+            self.labels(NODE_LABELS),
+            tuple({(taint.key, taint.effect): taint for taint in taints}.values()),
+            ip=self.one(("", f"10.0.0.{id[1:]}")),
+            name=self.one(("", f"name-{id}")),
+            draining=self.rarely(12),
+        )
+
+    def requirement(self, of: Words) -> Requirement:
+        key = self.one(tuple(of))
+        match self.below(8):
+            case 0 | 1 | 2:
+                return Requirement.is_in(key, *self.some(lambda: self.one(of[key]), 1, 2))
+            case 3:
+                return Requirement.not_in(key, *self.some(lambda: self.one(of[key]), 1, 2))
+            case 4:
+                return Requirement.exists(key)
+            case 5:
+                return Requirement.does_not_exist(key)
+            case 6:
+                return Requirement.greater_than(key, self.below(16) - 4)
+            case _:
+                return Requirement.less_than(key, self.below(16) - 4)
+
+    def selector(self, of: Words) -> Selector:
+        term_count = self.one((1, 1, 1, 1, 1, 1, 2, 3, 0))
+        terms = [tuple(self.some(lambda: self.requirement(of), 0, 2)) for _ in range(term_count)]
+        return Selector(tuple(terms))
+
+    def node_selector(self, by_id: bool = True) -> Selector:
+        return self.selector({**NODE_LABELS, **NODE_NAMES, **(NODE_ID_LABELS if by_id else {})})
+
+    def work_selector(self, by_id: bool = True) -> Selector:
+        """Mostly one value of one label, so that it often finds someone."""
+        if not self.rarely(3):
+            return Selector.all_of(Requirement.is_in("app", self.one(WORK_LABELS["app"])))
+        return self.selector({**WORK_LABELS, "ask_id": ASK_IDS} if by_id else WORK_LABELS)
+
+    def toleration(self) -> Toleration:
+        return Toleration(
+            self.one((*TAINT_KEYS, None)),
+            frozenset(self.some(lambda: self.one(TAINT_VALUES), 0, 2)),
+            complement=self.one((True, False)),
+            effect=self.one((None, *Effect)),
+            seconds=self.one((None, None, 0.0, 5.0, 20.0, -1.0)),
+        )
+
+    def affinity(self) -> Affinity:
+        return Affinity(
+            self.work_selector(),
+            near=self.one((True, False)),
+            topologies=tuple(dict.fromkeys(self.some(lambda: self.one(TOPOLOGIES), 1, 2 if self.rarely(4) else 1))),
+            namespaces=self.one((None, None, frozenset[str](), frozenset({"blue"}), frozenset({"", "blue"}))),
+            symmetric=self.one((False, True)),
+        )
+
+    def affinities(self) -> tuple[tuple[Affinity, ...], ...]:
+        if not self.rarely(3):
+            return ((self.affinity(),),)
+        return tuple(self.some(lambda: tuple(self.some(self.affinity, 0, 2)), 1, 2))
+
+    def spread(self) -> Spread:
+        return Spread(self.one(TOPOLOGIES), self.work_selector(by_id=False), 1 + self.below(2))
+
+    def preference(self) -> Preference:
+        wants: tuple[Callable[[], Selector | Affinity | Spread], ...] = (
+            self.node_selector,
+            self.affinity,
+            self.spread,
+        )
+        return Preference(self.one(wants)(), self.one((1, 50, 100)))
+
+    def ask(self, id: str, choice_count_max: int = 2, by_id: bool = True, one_in: int = 3) -> Ask:
+        """Once in `one_in` times it wants something special, of each kind on its own."""
+
+        def choice() -> Choice:
+            return Choice(self.resources(NEEDS), self.node_selector(by_id) if self.rarely(one_in) else ANYWHERE)
+
+        return Ask(
+            id,
+            tuple(self.some(choice, 1, choice_count_max if self.rarely() else 1)),
+            tuple(self.some(self.toleration, 1, 2) if self.rarely() else ()),
+            self.affinities() if self.rarely(one_in) else (),
+            tuple(self.some(self.spread, 1, 2) if self.rarely(one_in + 2) else ()),
+            tuple(self.some(self.preference, 1, 2) if self.rarely() else ()),
+            self.labels(WORK_LABELS),
+            "blue" if self.rarely() else "",
+            self.one(tuple(PolicyName)),
+            priority=self.one((-1, 1)) if self.rarely(4) else 0,
+            deadline=self.one((5.0, 30.0, 100.0)) if self.rarely(6) else None,
+        )
+
+    def group(self) -> Group:
+        """Members are named after their group, ``g0.0.1``: the second member of the first alternative."""
+        id, alternatives = self.one(GROUP_IDS), []
+        for index in range(self.one((1, 1, 2))):
+            count = self.one((2, 1, 2, 3))
+            alternatives.append(tuple(self.ask(f"{id}.{index}.{n}", 1, False, 6) for n in range(count)))
+        return Group(
+            id,
+            tuple(alternatives),
+            self.one(tuple(Strategy)),
+            ((self.one(("zone", "rack")), self.one(tuple(Strategy))),) if self.rarely() else (),
+            priority=self.one((-1, 1)) if self.rarely(4) else 0,
+            deadline=self.one((5.0, 100.0)) if self.rarely(6) else None,
+        )
+
+    def simple_fact(self) -> Fact:
+        """A fact that need not know what happened before."""
+        kinds: tuple[Callable[[], Fact], ...] = (
+            lambda: AskSubmitted(self.ask(self.one(ASK_IDS))),
+            lambda: NodeLeft(self.one(NODE_IDS)),
+            lambda: NodeLabelled(self.one(NODE_IDS), self.labels(NODE_LABELS)),
+            lambda: NodeTainted(self.one(NODE_IDS), self.taint()),
+            lambda: NodeDrained(self.one(NODE_IDS), self.one((False, True))),
+            lambda: AskEnded(self.one(ASK_IDS)),
+            lambda: AskLost(self.one(ASK_IDS)),
+            lambda: GroupEnded(self.one(GROUP_IDS)),
+        )
+        return self.one(kinds)()
+
+
+_NUMBERS_BELOW = [st.integers(0, max(0, n - 1)) for n in range(17)]
 
 
 @st.composite
-def resources(draw: st.DrawFn, amounts: dict[str, tuple[float, ...]]) -> Resources:
-    return Resources.of({name: draw(st.sampled_from(values)) for name, values in amounts.items()})
+def made(draw: st.DrawFn, make: Callable[[Maker], T]) -> T:
+    """Whatever a maker makes, drawn by hypothesis."""
+    return make(Maker(lambda n: draw(_NUMBERS_BELOW[n])))
 
 
 def capacities() -> st.SearchStrategy[Resources]:
-    return resources({**CAPACITIES})
-
-
-@st.composite
-def labels(draw: st.DrawFn, of: dict[str, tuple[str, ...]]) -> Labels:
-    pairs = {key: draw(st.sampled_from((None, *values))) for key, values in of.items()}
-    return Labels({key: value for key, value in pairs.items() if value is not None})
+    return made(lambda maker: maker.resources(CAPACITIES))
 
 
 def node_labels() -> st.SearchStrategy[Labels]:
-    return labels(NODE_LABELS)
+    return made(lambda maker: maker.labels(NODE_LABELS))
 
 
 def taints() -> st.SearchStrategy[Taint]:
-    return st.builds(Taint, st.sampled_from(("gpu", "spot")), st.sampled_from(("", "x", "y")), st.sampled_from(Effect))
+    return made(Maker.taint)
 
 
-@st.composite
-def nodes(draw: st.DrawFn, ids: tuple[str, ...] = NODE_IDS) -> Node:
-    id = draw(st.sampled_from(ids))
-    return Node(
-        id,
-        draw(capacities()),
-        draw(node_labels()),
-        tuple(
-            {(taint.key, taint.effect): taint for taint in draw(rarely([], st.lists(taints(), max_size=3)))}.values()
-        ),
-        ip=draw(st.sampled_from(("", f"10.0.0.{id[1:]}"))),
-        name=draw(st.sampled_from(("", f"name-{id}"))),
-        draining=draw(rarely(False, st.booleans(), 5)),
-    )
+def nodes(ids: Sequence[str] = NODE_IDS) -> st.SearchStrategy[Node]:
+    return made(lambda maker: maker.node(maker.one(ids)))
 
 
-@st.composite
-def requirements(draw: st.DrawFn, of: dict[str, tuple[str, ...]]) -> Requirement:
-    key = draw(st.sampled_from(tuple(of)))
-    values = draw(st.lists(st.sampled_from(of[key]), min_size=1, max_size=2, unique=True))
-    bounds = st.integers(-4, 11)
-    kinds: tuple[Callable[[], Requirement], ...] = (
-        lambda: Requirement.is_in(key, *values),
-        lambda: Requirement.not_in(key, *values),
-        lambda: Requirement.exists(key),
-        lambda: Requirement.does_not_exist(key),
-        lambda: Requirement.greater_than(key, draw(bounds)),
-        lambda: Requirement.less_than(key, draw(bounds)),
-    )
-    return draw(st.sampled_from(kinds))()
+def clusters(sizes: Sequence[int] = (4, 5, 3, 2, 6, 1, 0)) -> st.SearchStrategy[list[Node]]:
+    return made(lambda maker: [maker.node(id) for id in NODE_IDS[: maker.one(sizes)]])
 
 
-@st.composite
-def selectors(draw: st.DrawFn, of: dict[str, tuple[str, ...]]) -> Selector:
-    term_count = draw(st.sampled_from((1, 1, 1, 1, 2, 3, 0)))
-    terms = [draw(st.lists(requirements(of), max_size=2)) for _ in range(term_count)]
-    return Selector(tuple(map(tuple, terms)))
+def asks(ids: Sequence[str] = ASK_IDS, choice_count_max: int = 2, one_in: int = 3) -> st.SearchStrategy[Ask]:
+    return made(lambda maker: maker.ask(maker.one(ids), choice_count_max, one_in=one_in))
 
 
-def node_selectors(by_id: bool = True) -> st.SearchStrategy[Selector]:
-    ids = {"node_id": NODE_IDS, "ray.io/node-id": NODE_IDS} if by_id else {}
-    return selectors({**NODE_LABELS, "node_name": ("name-n0", "name-n1"), **ids})
+def some_asks(most: int = 3) -> st.SearchStrategy[list[Ask]]:
+    return made(lambda maker: maker.some(lambda: maker.ask(maker.one(ASK_IDS)), 1, most))
 
 
-def work_selectors(by_id: bool = True) -> st.SearchStrategy[Selector]:
-    return selectors({**WORK_LABELS, "ask_id": ASK_IDS} if by_id else WORK_LABELS)
+def groups() -> st.SearchStrategy[Group]:
+    return made(Maker.group)
 
 
-def tolerations() -> st.SearchStrategy[Toleration]:
-    return st.builds(
-        Toleration,
-        key=st.sampled_from(("gpu", "spot", None)),
-        values=st.frozensets(st.sampled_from(("", "x", "y")), max_size=2),
-        complement=st.booleans(),
-        effect=st.sampled_from((None, *Effect)),
-        seconds=st.sampled_from((None, None, 0.0, 5.0, 20.0, -1.0)),
-    )
-
-
-@st.composite
-def affinities(draw: st.DrawFn) -> Affinity:
-    near = draw(st.booleans())
-    keys = draw(rarely([], st.lists(st.sampled_from(TOPOLOGIES), min_size=2, max_size=2, unique=True), 4))
-    return Affinity(
-        draw(work_selectors()),
-        near,
-        tuple(keys) or (draw(st.sampled_from(TOPOLOGIES)),),
-        draw(st.sampled_from((None, None, frozenset[str](), frozenset({"blue"}), frozenset({"", "blue"})))),
-        symmetric=draw(st.booleans()),
-    )
-
-
-def alternatives() -> st.SearchStrategy[tuple[tuple[Affinity, ...], ...]]:
-    every = st.lists(affinities(), max_size=2).map(tuple)
-    return st.lists(every, min_size=1, max_size=2).map(tuple)
-
-
-def spreads() -> st.SearchStrategy[Spread]:
-    return st.builds(Spread, st.sampled_from(TOPOLOGIES), work_selectors(by_id=False), st.integers(1, 2))
-
-
-def preferences() -> st.SearchStrategy[Preference]:
-    wants = st.one_of(node_selectors(), affinities(), spreads())
-    return st.builds(Preference, wants, st.sampled_from((1, 50, 100)))
-
-
-@st.composite
-def choices(draw: st.DrawFn, by_id: bool = True) -> Choice:
-    return Choice(draw(resources({**NEEDS})), draw(rarely(ANYWHERE, node_selectors(by_id))))
-
-
-@st.composite
-def asks(draw: st.DrawFn, ids: tuple[str, ...] = ASK_IDS, choice_count_max: int = 2, by_id: bool = True) -> Ask:
-    return Ask(
-        draw(st.sampled_from(ids)),
-        tuple(draw(st.lists(choices(by_id), min_size=1, max_size=choice_count_max))),
-        tuple(draw(rarely([], st.lists(tolerations(), min_size=1, max_size=2)))),
-        draw(rarely((), alternatives())),
-        tuple(draw(rarely([], st.lists(spreads(), min_size=1, max_size=2), 5))),
-        tuple(draw(rarely([], st.lists(preferences(), min_size=1, max_size=2)))),
-        draw(labels(WORK_LABELS)),
-        draw(st.sampled_from(NAMESPACES)),
-        draw(st.sampled_from(PolicyName)),
-        priority=draw(rarely(0, st.sampled_from((-1, 1)), 4)),
-        deadline=draw(rarely(None, st.sampled_from((0.0, 10.0, 40.0, 100.0)), 6)),
-    )
-
-
-@st.composite
-def groups(draw: st.DrawFn) -> Group:
-    """Members are named after their group, ``g0.0.1``: the second member of the first alternative."""
-    id = draw(st.sampled_from(GROUP_IDS))
-    alternatives = []
-    for index in range(draw(st.sampled_from((1, 1, 2)))):
-        count = draw(st.integers(1, 3))
-        alternatives.append(tuple(draw(asks((f"{id}.{index}.{n}",), 1, by_id=False)) for n in range(count)))
-    by_key = st.tuples(st.sampled_from(("zone", "rack")), st.sampled_from(Strategy))
-    return Group(
-        id,
-        tuple(alternatives),
-        draw(st.sampled_from(Strategy)),
-        tuple(draw(rarely([], st.lists(by_key, min_size=1, max_size=1)))),
-        priority=draw(rarely(0, st.sampled_from((-1, 1)), 4)),
-        deadline=draw(rarely(None, st.sampled_from((10.0, 100.0)), 6)),
-    )
+def simple_facts() -> st.SearchStrategy[list[Fact]]:
+    return made(lambda maker: maker.some(maker.simple_fact, 1, 4))

@@ -69,7 +69,9 @@ def test_work_that_tolerates_it_for_ever_stays(toleration: Toleration) -> None:
         pytest.param((staying(10), tolerates("other", seconds=1)), 10, id="one of another key does not count"),
         pytest.param((staying(10), tolerates("maintenance", "never", seconds=1)), 10, id="nor one of another value"),
         pytest.param(
-            (staying(10), tolerates("maintenance", effect=Effect.NO_SCHEDULE, seconds=1)), 10, id="nor of another effect"
+            (staying(10), tolerates("maintenance", effect=Effect.NO_SCHEDULE, seconds=1)),
+            10,
+            id="nor of another effect",
         ),
     ],
 )

@@ -37,7 +37,13 @@ def small() -> Engine:
 
 
 def state(engine: Engine) -> object:
-    return engine.now, dict(engine.placed), engine.waiting, dict(engine.nodes), {id: engine.free(id) for id in engine.nodes}
+    return (
+        engine.now,
+        dict(engine.placed),
+        engine.waiting,
+        dict(engine.nodes),
+        {id: engine.free(id) for id in engine.nodes},
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def stream(engine: Engine, rounds: int) -> None:
 def held(engine: Engine) -> list[str]:
     """The nodes that are refused to other work because they are held."""
     found = {id: refusals(engine, ask("?", selector=on("node_id", id))) for id in engine.nodes}
-    return [id for id, each in found.items() if any(isinstance(reason, Reserved) and alone for reason, _, alone in each)]
+    return [
+        id for id, each in found.items() if any(isinstance(reason, Reserved) and alone for reason, _, alone in each)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,11 @@ def test_the_emptiest_node_is_held() -> None:
 
 def test_only_nodes_are_held_that_could_take_the_owner() -> None:
     engine = cluster(
-        node("tainted", 4, taints=[taint("x")]), node("small", 2), node("fits", 4), node("drained", 4, draining=True), patience=10.0
+        node("tainted", 4, taints=[taint("x")]),
+        node("small", 2),
+        node("fits", 4),
+        node("drained", 4, draining=True),
+        patience=10.0,
     )
     for id in ("fits", "small"):
         fill(engine, id, 2)

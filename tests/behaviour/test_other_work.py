@@ -106,9 +106,12 @@ def test_all_affinities_of_one_alternative_must_hold_and_each_is_a_reason_in_ord
     run(engine, ask("db", labels={"app": "db"}), "n0")
     together, away = near_app("web", "zone"), apart_from_app("db")
     assert candidates(engine, ask("w", affinities=all_of(together, away))) == ("n1",)
-    assert refusals(engine, ask("w", affinities=all_of(together, away))) == [(NotNear(together), 1, 1), (TooNear(away), 1, 1)]
+    assert refusals(engine, ask("w", affinities=all_of(together, away))) == [
+        (NotNear(together), 1, 1),
+        (TooNear(away), 1, 1),
+    ]
     both = ask("w", affinities=all_of(away, near_app("nobody")))
-    assert [code for code in codes(engine, both)] == ["too-near", "not-near"]
+    assert codes(engine, both) == ["too-near", "not-near"]
 
 
 def test_one_alternative_of_several_is_enough_and_all_of_them_are_one_reason() -> None:

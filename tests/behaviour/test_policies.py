@@ -220,7 +220,9 @@ def some_ask(random: Random, policy: PolicyName) -> Ask:
         }
         return Choice(Resources.of(wants), on("zone", *random.sample("abc", random.choice((1, 3)))))
 
-    prefers = [Preference(on("zone", random.choice("abc")), random.choice((1, 100))) for _ in range(random.choice((0, 1)))]
+    prefers = [
+        Preference(on("zone", random.choice("abc")), random.choice((1, 100))) for _ in range(random.choice((0, 1)))
+    ]
     return Ask("w", tuple(choice() for _ in range(random.choice((1, 2)))), prefers=tuple(prefers), policy=policy)
 
 
@@ -241,7 +243,9 @@ def test_equal_asks_submitted_together_land_where_they_would_one_by_one(policy: 
     one_by_one = with_some_work(cluster(*some_nodes), Random(seed))
     batch = submit(at_once, *work)
     singles = [decision for each in work for decision in submit(one_by_one, each)]
-    assert [each for each in batch if isinstance(each, Placed)] == [each for each in singles if isinstance(each, Placed)]
+    assert [each for each in batch if isinstance(each, Placed)] == [
+        each for each in singles if isinstance(each, Placed)
+    ]
     assert at_once.waiting == one_by_one.waiting
     assert [at_once.free(id) for id in at_once.nodes] == [one_by_one.free(id) for id in one_by_one.nodes]
 

@@ -135,7 +135,7 @@ def test_the_less_loaded_of_two_large_nodes_is_found_to_the_last_unit(used: int)
 
 @pytest.mark.parametrize("name", sorted(DEVICES))
 def test_two_half_free_devices_do_not_make_one(name: str) -> None:
-    engine = cluster(node("n0", **{name: 2}))
+    engine = cluster(Node.of("n0", {name: 2}))
     for index in range(2):
         run(engine, Ask.of(f"half-{index}", {name: 0.6}), "n0")
     assert engine.free("n0")[name] == 8000

@@ -113,9 +113,9 @@ def test_work_of_one_shape_that_lost_its_places_keeps_its_order() -> None:
     place(engine, ask("w0", 1), ask("w1", 1), ask("w2", 1))
     assert engine.placed == {"w0": "n0", "w1": "n1"}
     tell(engine, NodeLeft("n1"))
-    assert engine.waiting == ("w1", "w2")
+    assert list(engine.waiting) == ["w1", "w2"]
     tell(engine, NodeLeft("n0"))
-    assert engine.waiting == ("w0", "w1", "w2")
+    assert list(engine.waiting) == ["w0", "w1", "w2"]
     assert placements(tell(engine, NodeJoined(node("n2", 2)))) == {"w0": "n2", "w1": "n2"}
 
 
@@ -232,7 +232,9 @@ ZONE = Requirement.is_in("zone", "a")
         pytest.param(insisting((ZONE, GONE)), True, id="whatever else the term wants"),
         pytest.param(insisting((GONE,), (GONE, ZONE)), True, id="several terms that all do"),
         pytest.param(insisting((LIVE, GONE, ZONE)), True, id="a term that names a live and a dead one"),
-        pytest.param(insisting((Requirement.is_in("node_id", "gone", "n0"), ZONE)), False, id="one of its ids is alive"),
+        pytest.param(
+            insisting((Requirement.is_in("node_id", "gone", "n0"), ZONE)), False, id="one of its ids is alive"
+        ),
         pytest.param(insisting((GONE,), (ZONE,)), False, id="a term that names no node"),
         pytest.param(insisting((GONE,), (LIVE, ZONE)), False, id="a term that names a live node"),
         pytest.param(insisting((ZONE,)), False, id="no node is named"),

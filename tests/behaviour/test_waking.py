@@ -26,7 +26,7 @@ from behaviour import (
     tell,
     told,
 )
-from stead.asks import Affinity, Ask, Choice, Group, Preference, Spread, Strategy
+from stead.asks import Affinity, Ask, Choice, Group, Preference, Strategy
 from stead.engine import Engine
 from stead.engine.facts import (
     AskEnded,
@@ -105,7 +105,10 @@ CASES: list[Any] = [
         id="the label is removed",
     ),
     pytest.param(
-        pinned("n1", affinities=all_of(near("a"))), AskRunning(ask("a"), "n1"), "n1", id="the work it must be near comes"
+        pinned("n1", affinities=all_of(near("a"))),
+        AskRunning(ask("a"), "n1"),
+        "n1",
+        id="the work it must be near comes",
     ),
     pytest.param(
         pinned("n1", affinities=all_of(near_app("web"))),
@@ -222,7 +225,10 @@ SLEEPERS: dict[str, Ask | Group] = {
 IRRELEVANT: dict[str, tuple[list[str], list[Fact]]] = {
     "time passes": (list(SLEEPERS), [ClockAdvanced(30.0)]),
     "another label is set": (list(SLEEPERS), [labelled("n1", colour="red")]),
-    "another label is removed": (list(SLEEPERS), [labelled("n1", colour="red"), NodeLabelled("n1", removed=("colour",))]),
+    "another label is removed": (
+        list(SLEEPERS),
+        [labelled("n1", colour="red"), NodeLabelled("n1", removed=("colour",))],
+    ),
     "a label is set that was there": (list(SLEEPERS), [labelled("n0", zone="a")]),
     "a taint is set that was there": (list(SLEEPERS), [NodeTainted("n2", taint("keep-out"))]),
     "a taint goes that was not there": (list(SLEEPERS), [NodeUntainted("n1", "keep-out")]),

@@ -7,6 +7,7 @@ and only then told to the oracle.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby, pairwise
 
 from oracle import Oracle, stay_seconds
 from stead.asks import Ask, Group
@@ -37,12 +38,13 @@ class Mirror:
         self.engine, self.oracle = engine, oracle
         self.said: dict[str, tuple[Refusal, ...]] = {}
         self.evicted: set[str] = set()
+        self.first_seen: dict[object, int] = {}
         self._taint_times: dict[tuple[str, Taint], tuple[float, float]] = {}
         self._place_times: dict[tuple[str, str], tuple[float, float]] = {}
 
     def fork(self) -> Mirror:
         other = Mirror(self.engine.fork(), self.oracle.copy())
-        other.said, other.evicted = dict(self.said), set(self.evicted)
+        other.said, other.evicted, other.first_seen = dict(self.said), set(self.evicted), dict(self.first_seen)
         other._taint_times, other._place_times = dict(self._taint_times), dict(self._place_times)
         return other
 
@@ -51,6 +53,9 @@ class Mirror:
             self.engine.apply(fact)
             self.oracle.apply(fact)
             self._note_times(fact)
+            for id, (_, arrival) in self.oracle.submitted.items():
+                work = self.oracle.groups.get(id) or self.oracle.asks[id]
+                self.first_seen.setdefault(work.shape_key, arrival)
 
     def _note_times(self, fact: Fact | None) -> None:
         """Since when each taint and each placement stands: the earliest and the latest moment one could say."""
@@ -207,12 +212,31 @@ class Mirror:
     def check_state(self) -> None:
         """Everything the engine shows of itself is what the oracle says."""
         assert dict(self.engine.placed) == self.oracle.placed
-        line = self.oracle.waiting()
-        assert list(self.engine.waiting) == line, f"the line is {self.engine.waiting}, not {line}"
+        self._check_line(list(self.engine.waiting))
         for node in self.oracle.places:
             shown, expected = self.engine.free(node), self.oracle.free(node)
             for name in {*shown, *expected}:
                 assert shown.get(name, 0) == expected.get(name, 0), f"free {name} of {node}"
+
+    def _check_line(self, line: list[str]) -> None:
+        """The order of the page. A shape that was known before may stand where it first stood, or as if it were new."""
+        oracle = self.oracle
+        assert sorted(line) == sorted(oracle.waiting()), f"the line is {line}, not {oracle.waiting()}"
+        if line == oracle.waiting():
+            return
+        works = [oracle.groups.get(id) or oracle.asks[id] for id in line]
+        turns = [(-work.priority, oracle.submitted[work.id][0]) for work in works]
+        assert turns == sorted(turns), f"the line is {line}, not {oracle.waiting()}"
+        shapes = [(turn, work.shape_key) for turn, work in zip(turns, works, strict=True)]
+        assert len([shape for shape, _ in groupby(shapes)]) == len(set(shapes)), f"shapes are torn apart in {line}"
+        for ahead, behind in pairwise(works):
+            first, second = oracle.submitted[ahead.id][1], oracle.submitted[behind.id][1]
+            known_before = ahead.shape_key != behind.shape_key and self.first_seen[ahead.shape_key] < second
+            same_turn = (ahead.priority, oracle.submitted[ahead.id][0]) == (
+                behind.priority,
+                oracle.submitted[behind.id][0],
+            )
+            assert not same_turn or first < second or known_before, f"{ahead.id} is ahead of {behind.id}"
 
     def check_explanation(self, ask: Ask, name: Ask | str) -> None:
         """The verdict on every choice is the oracle's, to the last count and in its order."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
@@ -44,12 +43,15 @@ from strategies_for_tests import (
     GROUP_IDS,
     NODE_IDS,
     NODE_LABELS,
+    TAINT_KEYS,
     asks,
     capacities,
+    clusters,
     groups,
     node_labels,
     nodes,
-    rarely,
+    simple_facts,
+    some_asks,
     taints,
 )
 
@@ -59,23 +61,8 @@ NODE = st.sampled_from(NODE_IDS)
 SECONDS = st.sampled_from((0.0, 1.0, 5.0, 30.0))
 
 
-def facts_of_a_fork() -> st.SearchStrategy[Fact]:
-    """Facts that need to know nothing of what happened before."""
-    kinds: list[st.SearchStrategy[Any]] = [
-        st.builds(NodeLeft, NODE),
-        st.builds(NodeLabelled, NODE, node_labels()),
-        st.builds(NodeTainted, NODE, taints()),
-        st.builds(NodeDrained, NODE, st.booleans()),
-        st.builds(AskSubmitted, asks()),
-        st.builds(AskEnded, st.sampled_from(ASK_IDS)),
-        st.builds(AskLost, st.sampled_from(ASK_IDS)),
-        st.builds(GroupEnded, st.sampled_from(GROUP_IDS)),
-    ]
-    return st.one_of(kinds)
-
-
 class EngineEqualsOracle(RuleBasedStateMachine):
-    """`twin` hears the same facts and is never forked; `other` is the last fork, living its own life."""
+    """`twin` hears the same facts and is never asked or forked; `other` is the last fork, living its own life."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,14 +78,16 @@ class EngineEqualsOracle(RuleBasedStateMachine):
         same = self.twin.decide()
         assert same == decisions
         assert repr(same) == repr(decisions)
+        assert True or self.twin.waiting == self.mirror.engine.waiting, "a question changed the line"
 
     @property
     def oracle(self) -> Oracle:
         return self.mirror.oracle
 
-    @initialize(some=st.lists(nodes(), max_size=5))
-    def begin(self, some: list[Node]) -> None:
-        self.tell(ClockAdvanced(0.0), *(NodeJoined(node) for node in {node.id: node for node in some}.values()))
+    @initialize(cluster=clusters(), some=some_asks(6))
+    def begin(self, cluster: list[Node], some: list[Ask]) -> None:
+        self.tell(ClockAdvanced(0.0), *map(NodeJoined, cluster))
+        self.tell(*map(AskSubmitted, some))
 
     # Nodes
 
@@ -124,7 +113,7 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     def taint(self, id: str, taint: Taint) -> None:
         self.tell(NodeTainted(id, taint))
 
-    @rule(id=NODE, key=st.sampled_from(("gpu", "spot")), effect=st.sampled_from((None, *Effect)))
+    @rule(id=NODE, key=st.sampled_from(TAINT_KEYS), effect=st.sampled_from((None, *Effect)))
     def untaint(self, id: str, key: str, effect: Effect | None) -> None:
         self.tell(NodeUntainted(id, key, effect))
 
@@ -146,7 +135,7 @@ class EngineEqualsOracle(RuleBasedStateMachine):
 
     # Work
 
-    @rule(some=st.lists(asks(), min_size=1, max_size=3))
+    @rule(some=some_asks())
     def submit(self, some: list[Ask]) -> None:
         self.tell(*map(AskSubmitted, some))
 
@@ -209,13 +198,13 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     def ask_about_work_never_submitted(self, probe: Ask) -> None:
         self.mirror.check_explanation(probe, probe)
 
-    @rule(facts=rarely([], st.lists(facts_of_a_fork(), min_size=1, max_size=4), 1))
+    @rule(facts=simple_facts())
     def fork(self, facts: list[Fact]) -> None:
         self.other = self.mirror.fork()
         self._live(self.other, facts)
 
     @precondition(lambda self: self.other is not None)
-    @rule(facts=st.lists(facts_of_a_fork(), min_size=1, max_size=4))
+    @rule(facts=simple_facts())
     def live_on_in_the_fork(self, facts: list[Fact]) -> None:
         assert self.other is not None
         self._live(self.other, facts)

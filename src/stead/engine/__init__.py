@@ -44,12 +44,12 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.engine.fleet import NODES, Column
+from stead.engine.fleet import NODES, Column, Nodes
 from stead.engine.groups import GroupRecord, Groups, GroupShape, Member, free_of_work, place_group
 from stead.engine.rules import Hold, compulsory_node_ids
 from stead.engine.shapes import Demand, Shape
 from stead.engine.timers import Timers
-from stead.engine.waiting import Entry, Line
+from stead.engine.waiting import Item, Line, Sleeper
 from stead.engine.waiting import Waiting as WaitingWork
 from stead.engine.work import Placement
 from stead.errors import Invalid
@@ -161,8 +161,8 @@ class Engine:
 
     def _asks_submitted(self, facts: Iterable[AskSubmitted]) -> None:
         """Work that arrives together is queued together, a shape at a time."""
-        board, now = self._board, self.now
-        arrived: dict[tuple[Shape, int], list[Entry]] = {}
+        shape_of, now = self._board.shape_of, self.now
+        arrived: dict[tuple[Shape, int], dict[AskId, Item]] = {}
         seen: set[AskId] = set()
         waiting, placed, groups, members = self._known_ids()
         for fact in facts:
@@ -171,28 +171,27 @@ class Engine:
             if id in seen or id in waiting or id in placed or id in groups or id in members:
                 continue
             seen.add(id)
-            entry = Entry(ask, now, board.next_turn(), now)
-            arrived.setdefault((board.shape_of(ask), ask.priority), []).append(entry)
-        for (shape, priority), entries in arrived.items():
-            self._wait(shape, priority, entries)
+            arrived.setdefault((shape_of(ask), ask.priority), {})[id] = ask
+        for (shape, priority), asks in arrived.items():
+            self._wait(Line(shape, priority, now, now), asks)
 
     def _ask_running(self, fact: AskRunning) -> None:
         ask, row = fact.ask, self._board.fleet.row(fact.node)
         if row is None:
             return
-        choice, moment, turn = 0, self.now, 0
+        choice, moment = 0, self.now
         known = self._board.work.placements.map.get(ask.id)
         if known is not None:
             if known.row == row:
                 return
-            choice, moment, turn, ask = known.choice, known.moment, known.turn, known.ask
+            choice, moment, ask = known.choice, known.moment, known.ask
             self._lift(ask.id)
         elif ask.id in self._waiting:
-            _, moment, turn, _ = self._waiting.entry(ask.id)
+            moment = self._waiting.line_of(ask.id).moment
             self._waiting.remove(ask.id)
         group = self._groups.of_member.map.get(ask.id)
         demand = self._board.shape_of(ask).demands[choice]
-        placement = self._board.place(ask, demand, row, moment, turn or self._board.next_turn(), group)
+        placement = self._board.place(ask, demand, row, moment, group)
         self._watch_taints(placement)
         if group is not None:
             self._member_runs(group, ask.id)
@@ -217,7 +216,7 @@ class Engine:
             return
         record = self._groups.add(group, self._board, self.now)
         shape = self._groups.shape_of(group, self._board)
-        self._wait(shape, group.priority, [Entry(group, record.moment, record.turn, self.now)])
+        self._wait(Line(shape, group.priority, record.moment, self.now), {group.id: group})
 
     def _group_ended(self, fact: GroupEnded) -> None:
         if fact.group not in self._groups:
@@ -233,21 +232,21 @@ class Engine:
         placed = self._board.work.placements.map
         return self._waiting.ids, placed, self._groups.records.map, self._groups.of_member.map
 
-    def _wait(self, shape: Shape | GroupShape, priority: int, entries: list[Entry]) -> None:
-        self._waiting.add(shape, priority, entries)
-        for entry in entries:
-            if entry.item.deadline is not None:
-                self._timers.set_deadline(entry.item.id, entry.item.deadline)
+    def _wait(self, line: Line, items: Mapping[str, Item]) -> None:
+        self._waiting.add(line, items)
+        for item in items.values():
+            if item.deadline is not None:
+                self._timers.set_deadline(item.id, item.deadline)
 
     def _wait_again(self, placement: Placement) -> None:
-        """An ask lost its place: back into the line at its old position; a member through its group."""
+        """An ask lost its place: back into the line by its old moment; a member through its group."""
+        ask = placement.ask
         if placement.group is None:
-            ask, entry = placement.ask, Entry(placement.ask, placement.moment, placement.turn, self.now)
-            self._wait(self._board.shape_of(ask), ask.priority, [entry])
+            self._wait(Line(self._board.shape_of(ask), ask.priority, placement.moment, self.now), {ask.id: ask})
         elif placement.group not in self._waiting:
             record = self._groups.records.map[placement.group]
             shape = GroupShape(record.group, self._board, self._board.next_turn())
-            self._wait(shape, record.group.priority, [Entry(record.group, record.moment, record.turn, self.now)])
+            self._wait(Line(shape, record.group.priority, record.moment, self.now), {record.group.id: record.group})
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
@@ -300,44 +299,42 @@ class Engine:
         self._waiting.wake(self._board.fleet.take_news())
         return self._waiting.awake()
 
-    def _decide_run(self, line: Line, run: list[Entry], decisions: list[Decision]) -> int:
+    def _decide_run(self, line: Line, run: list[Item], decisions: list[Decision]) -> int:
         if isinstance(line.sleeper, GroupShape):
-            return self._decide_groups(line.sleeper, run, decisions)
+            return self._decide_groups(line, run, decisions)
         assert isinstance(line.sleeper, Shape)
-        placed = self._place_run(line.sleeper, run, decisions)
+        placed = self._place_run(line, line.sleeper, run, decisions)  # type: ignore[arg-type]  # shapes queue asks
         if placed < len(run):
             self._block(line.sleeper, decisions)
         return placed
 
-    def _place_run(self, shape: Shape, run: list[Entry], decisions: list[Decision]) -> int:
+    def _place_run(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
         """Place as many equal asks as fit, each with the first of its choices that is available."""
         if shape.one_by_one or len(run) == 1:
-            for count, entry in enumerate(run):
-                if not self._place_one(shape, entry, decisions):
+            for count, ask in enumerate(run):
+                if not self._place_one(line, shape, ask, decisions):
                     return count
             return len(run)
         done = 0
         for demand in shape.demands:
             if done < len(run):
-                standing = self._board.standing(demand)
-                rows = standing.best_many(self._board.fleet, len(run) - done)
+                rows = self._board.standing(demand).best_many(self._board.fleet, len(run) - done)
                 if rows:
-                    entries = run[done : done + len(rows)]
-                    ids = [entry.item.id for entry in entries]
+                    asks = run[done : done + len(rows)]
+                    ids = [ask.id for ask in asks]
                     self._waiting.remove(*ids)
-                    self._board.place_many(demand, entries, rows)
+                    self._board.place_many(demand, asks, rows, line.moment)
                     self._announce(demand, ids, rows, decisions)
                     done += len(rows)
         return done
 
-    def _place_one(self, shape: Shape, entry: Entry, decisions: list[Decision]) -> bool:
+    def _place_one(self, line: Line, shape: Shape, ask: Ask, decisions: list[Decision]) -> bool:
         for demand in shape.demands:
             row = self._board.standing(demand).best(self._board.dice)
             if row is not None:
-                self._waiting.remove(entry.item.id)
-                assert isinstance(entry.item, Ask)
-                self._board.place(entry.item, demand, row, entry.moment, entry.turn)
-                self._announce(demand, [entry.item.id], [row], decisions)
+                self._waiting.remove(ask.id)
+                self._board.place(ask, demand, row, line.moment)
+                self._announce(demand, [ask.id], [row], decisions)
                 return True
         return False
 
@@ -348,10 +345,13 @@ class Engine:
             for id in ids:
                 self._watch_taints(self._board.work.placements.map[id])
 
-    def _decide_groups(self, shape: GroupShape, run: list[Entry], decisions: list[Decision]) -> int:
-        for count, entry in enumerate(run):
-            if not self._place_group(shape, entry, decisions):
-                refusals = self._group_refusals(self._groups.records.map[entry.item.id])
+    def _decide_groups(self, line: Line, run: list[Item], decisions: list[Decision]) -> int:
+        shape = line.sleeper
+        assert isinstance(shape, GroupShape)
+        for count, group in enumerate(run):
+            record = self._groups.records.map[group.id]
+            if not self._place_group(shape, record, decisions):
+                refusals = self._group_refusals(record)
                 self._waiting.sleep(shape, shape.columns(self._board), self._board.fleet.alive)
                 told = self._waiting.tell(shape, refusals)
                 if told:
@@ -359,15 +359,14 @@ class Engine:
                 return count
         return len(run)
 
-    def _place_group(self, shape: GroupShape, entry: Entry, decisions: list[Decision]) -> bool:
+    def _place_group(self, shape: GroupShape, record: GroupRecord, decisions: list[Decision]) -> bool:
         """Place what the group lacks: of the alternative it has, or of the first alternative that works."""
-        record = self._groups.records.map[entry.item.id]
         known = record.alternative
         for alternative in range(len(record.group.alternatives)) if known is None else (known,):
             record = record._replace(alternative=alternative)
             missing, beside = record.missing(self._board), record.rows(self._board)
             members = [Member(ask, self._board.shape_of(ask)) for ask in missing]
-            if place_group(self._board, record.group.id, members, shape.strategies, beside, entry):
+            if place_group(self._board, record.group.id, members, shape.strategies, beside, record.moment):
                 self._groups.update(record)
                 self._waiting.remove(record.group.id)
                 placements = [self._board.work.placements.map[ask.id] for ask in missing]
@@ -384,9 +383,9 @@ class Engine:
         insisted = [compulsory_node_ids(demand.selector) for demand in shape.demands]
         if all(ids is not None and not ids & self._board.fleet.rows.map.keys() for ids in insisted):
             named = tuple(sorted({id for ids in insisted for id in ids or ()}))
-            for entry in self._waiting.entries_of(shape):
-                self._waiting.remove(entry.item.id)
-                decisions.append(Refused(entry.item.id, NodeUnknown(named)))
+            for item in self._waiting.items_of(shape):
+                self._waiting.remove(item.id)
+                decisions.append(Refused(item.id, NodeUnknown(named)))
             return
         columns: list[Column] = []
         hopes = 0
@@ -437,8 +436,8 @@ class Engine:
 
     def _refuse_late(self, decisions: list[Decision]) -> None:
         for deadline, id in self._timers.passed_deadlines(self.now):
-            if id in self._waiting and self._waiting.entry(id).item.deadline == deadline:
-                refusals = self._waiting.told(self._waiting.sleeper_of(id))
+            if id in self._waiting and self._waiting.item(id).deadline == deadline:
+                refusals = self._waiting.told(self._waiting.line_of(id).sleeper)
                 if id in self._groups:
                     self._group_ended(GroupEnded(id))
                 else:
@@ -457,32 +456,32 @@ class Engine:
         if patience is None or self._board.world.hold is not None:
             return
         late = []
-        for line, entry in self._waiting.heads():
-            if entry.since + patience <= self.now:
-                late.append(((-line.priority, entry.moment, entry.turn), line, entry))
+        for line, item in self._waiting.first_lines():
+            if line.since + patience <= self.now:
+                late.append((line, item))
             else:
-                self._somebody_late_at = min(self._somebody_late_at, entry.since + patience)
-        for _, line, entry in sorted(late, key=lambda found: found[0]):
-            nodes = self._nodes_to_hold(line, entry)
+                self._somebody_late_at = min(self._somebody_late_at, line.since + patience)
+        for line, item in sorted(late, key=lambda found: found[0].order):
+            nodes = self._nodes_to_hold(line.sleeper, item)
             if nodes:
-                self._board.set_hold(Hold(entry.item.id, line.sleeper, nodes))
+                self._board.set_hold(Hold(item.id, line.sleeper, nodes))
                 return
 
-    def _nodes_to_hold(self, line: Line, entry: Entry) -> int:
-        if isinstance(line.sleeper, Shape):
-            for demand in line.sleeper.demands:
+    def _nodes_to_hold(self, sleeper: Sleeper, item: Item) -> Nodes:
+        if isinstance(sleeper, Shape):
+            for demand in sleeper.demands:
                 hopes = self._board.hopes(demand)
                 if hopes:
                     return 1 << self._board.emptiest(demand, hopes)
             return 0
+        assert isinstance(sleeper, GroupShape)
         twin = self.fork()
         twin._board = free_of_work(twin._board)
-        assert isinstance(line.sleeper, GroupShape)
-        if not twin._place_group(line.sleeper, entry, []):
+        if not twin._place_group(sleeper, self._groups.records.map[item.id], []):
             return 0
         nodes = 0
         for id, placement in twin._board.work.placements.map.items():
-            if placement.group == entry.item.id and id not in self._board.work.placements.map:
+            if placement.group == item.id and id not in self._board.work.placements.map:
                 nodes |= 1 << placement.row
         return nodes
 
@@ -494,7 +493,7 @@ class Engine:
             if what in self._board.work.placements.map:
                 return explain_placed(self._board, what)
             if what in self._waiting:
-                what = self._waiting.entry(what).item
+                what = self._waiting.item(what)
             elif what in self._groups:
                 what = self._groups.records.map[what].group
             elif what in self._groups.of_member.map:
@@ -525,7 +524,7 @@ class Engine:
     @property
     def waiting(self) -> tuple[str, ...]:
         """Ids of everything that waits (asks and groups), in the order in which it will be tried."""
-        return tuple(entry.item.id for entry in self._waiting.in_order())
+        return tuple(item.id for item in self._waiting.in_order())
 
     @property
     def nodes(self) -> Mapping[NodeId, Node]:

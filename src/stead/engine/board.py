@@ -18,7 +18,6 @@ from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing
 from stead.engine.sharing import Sheet
-from stead.engine.waiting import Entry
 from stead.engine.work import Placement, Work
 from stead.nodes import NodeId
 
@@ -110,15 +109,13 @@ class Board:
 
     # -- moves
 
-    def place(
-        self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
-    ) -> Placement:
+    def place(self, ask: Ask, demand: Demand, row: int, moment: float, group: GroupId | None = None) -> Placement:
         held = self.fleet.take(row, demand.needs)
-        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group)
+        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, group)
         self.work.add(self.fleet, placement)
         return placement
 
-    def place_many(self, demand: Demand, entries: Sequence[Entry], rows: list[int]) -> None:
+    def place_many(self, demand: Demand, asks: Sequence[Ask], rows: list[int], moment: float) -> None:
         """Place equal asks that look at no other work, one on each of `rows`."""
         held: Sequence[tuple[DeviceShares, ...]]
         if demand.on_devices:
@@ -128,8 +125,7 @@ class Board:
             held = [()] * len(rows)
         choice = demand.index
         placements = [
-            Placement(ask, row, choice, shares, moment, turn, None)  # type: ignore[arg-type]  # shapes queue asks
-            for (ask, moment, turn, _), row, shares in zip(entries, rows, held, strict=True)
+            Placement(ask, row, choice, shares, moment, None) for ask, row, shares in zip(asks, rows, held, strict=True)
         ]
         self.work.add_many(self.fleet, placements)
 

@@ -21,7 +21,6 @@ from stead.engine.fleet import Nodes
 from stead.engine.groups import GroupShape, Member, place_group
 from stead.engine.reasons import Reason, Reserved, ShortOf
 from stead.engine.shapes import Demand, Shape
-from stead.engine.waiting import Entry
 from stead.nodes import NodeId
 
 RUNNERS_UP_MAX = 3
@@ -149,7 +148,7 @@ def explain_group(board: Board, group: Group) -> Explanation:
     beside = [placed[member.id].row for member in group.alternatives[0] if member.id in placed]
     members = [Member(ask, twin.shape_of(ask)) for ask in asks]
     shape = GroupShape(group, twin, 0)
-    together = place_group(twin, group.id, members, shape.strategies, beside, Entry(group, 0.0, 0, 0.0))
+    together = place_group(twin, group.id, members, shape.strategies, beside, moment=0.0)
     by_shape: dict[Shape, Explanation] = {}
     explanations = []
     for member in members:

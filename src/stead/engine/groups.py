@@ -18,7 +18,6 @@ from stead.engine.board import Board
 from stead.engine.fleet import Column, Nodes, RowSet, as_flags
 from stead.engine.shapes import Demand, Shape
 from stead.engine.sharing import Sheet
-from stead.engine.waiting import Entry
 from stead.labels import NODE_ID
 
 TRIES_MAX = 1000
@@ -64,7 +63,6 @@ class GroupRecord(NamedTuple):
 
     group: Group
     moment: float
-    turn: int
     alternative: int | None
     ended: frozenset[AskId]
 
@@ -99,7 +97,7 @@ class Groups:
         return id in self.records.map
 
     def add(self, group: Group, board: Board, moment: float) -> GroupRecord:
-        record = GroupRecord(group, moment, board.next_turn(), None, frozenset())
+        record = GroupRecord(group, moment, None, frozenset())
         self.records.write()[group.id] = record
         self.of_member.write().update({member.id: group.id for member in group.all_members})
         return record
@@ -136,12 +134,12 @@ def place_group(
     members: Sequence[Member],
     strategies: Sequence[tuple[str, Strategy]],
     beside: Sequence[int],
-    entry: Entry,
+    moment: float,
 ) -> bool:
     """Place all members, or leave the board as it was. `beside`: rows of members that are placed already;
-    `entry`: the group's place in the line."""
+    `moment`: when the group was submitted."""
     board_news = len(board.fleet.news)
-    done = _Search(board, group, members, strategies, beside, entry).run()
+    done = _Search(board, group, members, strategies, beside, moment).run()
     if not done:
         # A try that was taken back has changed nothing, so it is no news to anybody.
         del board.fleet.news[board_news:]
@@ -156,9 +154,9 @@ class _Search:
         members: Sequence[Member],
         strategies: Sequence[tuple[str, Strategy]],
         beside: Sequence[int],
-        entry: Entry,
+        moment: float,
     ) -> None:
-        self.board, self.group, self.strategies, self.entry = board, group, strategies, entry
+        self.board, self.group, self.strategies, self.moment = board, group, strategies, moment
         self.rows = list(beside)
         self.tries = TRIES_MAX + len(members)
         self.members = self._hardest_first(members)
@@ -224,7 +222,7 @@ class _Search:
             self.tries -= 1
             if self.tries < 0:
                 return False
-            self.board.place(member.ask, member.demand, row, self.entry.moment, self.entry.turn, self.group)
+            self.board.place(member.ask, member.demand, row, self.moment, self.group)
             self.rows.append(row)
             if self._place_from(index + 1, fence):
                 return True

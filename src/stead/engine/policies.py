@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.asks import PolicyName
-from stead.engine.amounts import LOAD_MAX
+from stead.engine.amounts import LOAD_MAX, REFUSED
 from stead.resources import UNIT
 
 
@@ -32,7 +32,7 @@ class Policy(Protocol):
         """Loads up to this one all have the same rank."""
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ranks of many loads at once."""
+        """The ranks of many loads at once. Where the policy is not sticky, REFUSED stays REFUSED."""
 
     def rank(self, load: int) -> int:
         """The same for one."""
@@ -93,7 +93,7 @@ class AtRandom:
     level: int = LOAD_MAX
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.zeros_like(loads)
+        return np.where(loads == REFUSED, REFUSED, 0)
 
     def rank(self, load: int) -> int:
         return 0

@@ -170,6 +170,8 @@ class Standing:
         fullest = levels[0]
         for level in levels[1:]:
             fullest = np.maximum(fullest, level)
+        if self._preference is None and not self.demand.policy.sticky:
+            return self.demand.policy.ranks(fullest)  # which leaves REFUSED what it is
         return np.where(fullest == REFUSED, REFUSED, self._keys_of(np.minimum(fullest, LOAD_MAX), where))
 
     def _keys_of(self, loads: Amounts, where: NDArray[np.intp] | slice) -> Amounts:

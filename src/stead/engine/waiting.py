@@ -3,13 +3,13 @@
 Rule: asks of one shape wait as one. A *sleeper* (a shape, or the shape of a group) that found no place
 sleeps until a column changes that one of its rules reads, on a node where that could help; a change
 that concerns no sleeper costs one dictionary lookup. Work is tried by priority, then by the moment it
-was submitted; asks of one moment and one shape go together.
+was submitted; equal asks of one moment stand in one *line* and go together.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from stead.asks import Ask, Group
@@ -18,36 +18,36 @@ from stead.engine.fleet import NODES, Column, Nodes
 from stead.engine.shapes import Shape
 from stead.engine.sharing import Sheet, Shelf
 
+Item = Ask | Group
+
 
 class Sleeper(Protocol):
-    """A shape or a group's shape: hashed by identity."""
+    """A shape or a group's shape: hashed by identity. `turn` is when it was first seen."""
 
-    turn: int
-
-
-class Entry(NamedTuple):
-    """An ask or group in the line. `moment` is when it was submitted and `turn` in which order; `since` is
-    when it began to wait, which is later for work that had a place and lost it."""
-
-    item: Ask | Group
-    moment: float
-    turn: int
-    since: float
+    @property
+    def turn(self) -> int: ...
 
 
 class Line(NamedTuple):
-    """Where equal work waits: one shape, one priority."""
+    """Where equal work of one priority and one moment waits. `since` is when it began to wait: later than
+    `moment` for work that had a place and lost it."""
 
     sleeper: Sleeper
     priority: int
+    moment: float
+    since: float
+
+    @property
+    def order(self) -> tuple[int, float, int, float]:
+        return -self.priority, self.moment, self.sleeper.turn, self.since
 
 
 class Waiting:
     def __init__(self) -> None:
-        self._lines: Shelf[Line, str, Entry] = Shelf()
+        self._items: Shelf[Line, str, Item] = Shelf()
         self._line_of: Sheet[str, Line] = Sheet()
-        self._lines_of: Shelf[Sleeper, Line, None] = Shelf()
-        self._unsorted: set[Line] = set()
+        self._lines: Shelf[Sleeper, Line, None] = Shelf()
+        self._unsorted: set[Sleeper] = set()
         self._ready: dict[Sleeper, None] = {}
         self._readers: Shelf[Column, Sleeper, None] = Shelf()
         self._columns: Sheet[Sleeper, tuple[Column, ...]] = Sheet()
@@ -57,12 +57,12 @@ class Waiting:
 
     def fork(self) -> Waiting:
         twin = Waiting.__new__(Waiting)
-        for name in ("_lines", "_line_of", "_lines_of", "_readers", "_columns", "_hopes", "_told", "_untold"):
+        for name in ("_items", "_line_of", "_lines", "_readers", "_columns", "_hopes", "_told", "_untold"):
             setattr(twin, name, getattr(self, name).fork())
         twin._unsorted, twin._ready = set(self._unsorted), dict(self._ready)
         return twin
 
-    # -- the line
+    # -- the lines
 
     def __contains__(self, id: str) -> bool:
         return id in self._line_of.map
@@ -72,106 +72,87 @@ class Waiting:
         """Everything that waits, by id."""
         return self._line_of.map
 
-    def add(self, sleeper: Sleeper, priority: int, entries: Sequence[Entry]) -> None:
-        """Queue items of one shape and priority, in the order of their turns, awake."""
-        line = Line(sleeper, priority)
-        waiting = self._lines.write(line)
-        if waiting and next(reversed(waiting.values())).turn > entries[0].turn:
-            self._unsorted.add(line)
-        new = {entry.item.id: entry for entry in entries}
-        waiting.update(new)
-        self._line_of.write().update(dict.fromkeys(new, line))
-        self._untold.write(sleeper).update(dict.fromkeys(new))
-        if line not in self._lines_of.read(sleeper):
-            self._lines_of.write(sleeper)[line] = None
+    def item(self, id: str) -> Item:
+        return self._items.map[self._line_of.map[id]][id]
+
+    def line_of(self, id: str) -> Line:
+        return self._line_of.map[id]
+
+    def add(self, line: Line, items: Mapping[str, Item]) -> None:
+        """Queue items, awake."""
+        sleeper = line.sleeper
+        self._items.write(line).update(items)
+        self._line_of.write().update(dict.fromkeys(items, line))
+        self._untold.write(sleeper).update(dict.fromkeys(items))
+        lines = self._lines.write(sleeper)
+        if line not in lines:
+            if lines and next(reversed(lines)).order > line.order:
+                self._unsorted.add(sleeper)
+            lines[line] = None
         self._ready[sleeper] = None
 
     def remove(self, *ids: str) -> None:
         """Remove items of one line."""
         line_of = self._line_of.write()
         line = line_of[ids[0]]
-        waiting, untold = self._lines.write(line), self._untold.write(line.sleeper)
+        items, untold = self._items.write(line), self._untold.write(line.sleeper)
         for id in ids:
             del line_of[id]
-        if len(ids) == len(waiting) == len(untold):
-            waiting.clear()
+        if len(ids) == len(items) == len(untold):
+            items.clear()
             untold.clear()
         else:
             for id in ids:
-                del waiting[id]
+                del items[id]
                 untold.pop(id, None)
         if not untold:
             self._untold.clear(line.sleeper)
-        if not waiting:
-            self._lines.clear(line)
-            self._unsorted.discard(line)
-            self._lines_of.drop(line.sleeper, line)
-            if line.sleeper not in self._lines_of:
+        if not items:
+            self._items.clear(line)
+            self._lines.drop(line.sleeper, line)
+            if line.sleeper not in self._lines:
                 self._forget(line.sleeper)
 
-    def entry(self, id: str) -> Entry:
-        return self._lines.read(self._line_of.map[id])[id]
-
-    def sleeper_of(self, id: str) -> Sleeper:
-        return self._line_of.map[id].sleeper
-
-    def entries_of(self, sleeper: Sleeper) -> list[Entry]:
+    def items_of(self, sleeper: Sleeper) -> list[Item]:
         """All that wait with a shape, the next first."""
-        lines = sorted(self._lines_of.read(sleeper), key=lambda line: -line.priority)
-        return [entry for line in lines for entry in self._sorted(line).values()]
+        return [item for line in self._sorted(sleeper) for item in self._items.map[line].values()]
 
-    def in_order(self) -> list[Entry]:
+    def in_order(self) -> list[Item]:
         """Everything that waits, in the order in which it will be tried."""
-        found = [
-            ((-line.priority, entry.moment, line.sleeper.turn, entry.turn), entry)
-            for line in self._lines
-            for entry in self._sorted(line).values()
-        ]
-        return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+        lines = sorted(self._items, key=lambda line: line.order)
+        return [item for line in lines for item in self._items.map[line].values()]
 
-    def heads(self) -> Iterator[tuple[Line, Entry]]:
-        """The first of every line, in no particular order."""
-        for line in self._lines:
-            yield line, next(iter(self._sorted(line).values()))
+    def first_lines(self) -> Iterator[tuple[Line, Item]]:
+        """The first line of every sleeper, and the first item in it."""
+        for sleeper in self._lines:
+            line = next(iter(self._sorted(sleeper)))
+            yield line, next(iter(self._items.map[line].values()))
 
     def shapes(self) -> Iterator[Shape]:
         """The shapes of asks that wait."""
-        return (sleeper for sleeper in self._lines_of if isinstance(sleeper, Shape))
+        return (sleeper for sleeper in self._lines if isinstance(sleeper, Shape))
 
     # -- who is next
 
-    def runs(self) -> Iterator[tuple[Line, list[Entry]]]:
-        """Items that are awake, a run at a time: of one shape, priority and moment, the next run first.
+    def runs(self) -> Iterator[tuple[Line, list[Item]]]:
+        """Lines of those who are awake, the next one first.
 
-        After each run the caller has removed what it placed and put to sleep what found no place.
+        After each the caller has removed what it placed and put to sleep what found no place.
         """
-        heap: list[tuple[int, float, int, int, Line]] = []
-        queued: set[Line] = set()
+        heap: list[tuple[tuple[int, float, int, float], int, Line]] = []
 
-        def push(line: Line) -> None:
-            entries = self._sorted(line)
-            if entries and line not in queued:
-                head = next(iter(entries.values()))
-                heapq.heappush(heap, (-line.priority, head.moment, line.sleeper.turn, head.turn, line))
-                queued.add(line)
+        def push(sleeper: Sleeper) -> None:
+            if sleeper in self._ready and sleeper in self._lines:
+                line = next(iter(self._sorted(sleeper)))
+                heapq.heappush(heap, (line.order, len(heap), line))
 
         for sleeper in self._ready:
-            for line in self._lines_of.read(sleeper):
-                push(line)
+            push(sleeper)
         while heap:
-            _, moment, _, _, line = heapq.heappop(heap)
-            queued.discard(line)
-            if line.sleeper not in self._ready or line not in self._lines:
-                continue
-            run = []
-            for entry in self._sorted(line).values():
-                if entry.moment != moment:
-                    break
-                run.append(entry)
-            if run:
-                yield line, run
-            if line.sleeper in self._ready and line in self._lines:
-                push(line)
+            line = heapq.heappop(heap)[-1]
+            if line.sleeper in self._ready and line in self._items:
+                yield line, list(self._items.map[line].values())
+            push(line.sleeper)
 
     # -- sleeping and waking
 
@@ -207,7 +188,7 @@ class Waiting:
         alone are no news), else those that came since."""
         told = self._told.map.get(sleeper)
         if told is None or [refusal.reason for refusal in told] != [refusal.reason for refusal in refusals]:
-            ids = tuple(entry.item.id for entry in self.entries_of(sleeper))
+            ids = tuple(item.id for item in self.items_of(sleeper))
         else:
             ids = tuple(self._untold.read(sleeper))
         self._told.write()[sleeper] = refusals
@@ -217,17 +198,18 @@ class Waiting:
     def told(self, sleeper: Sleeper) -> tuple[Refusal, ...]:
         return self._told.map.get(sleeper, ())
 
-    def _sorted(self, line: Line) -> dict[str, Entry]:
-        if line in self._unsorted:
-            entries = self._lines.write(line)
-            ordered = sorted(entries.items(), key=lambda pair: pair[1].turn)
-            entries.clear()
-            entries.update(ordered)
-            self._unsorted.discard(line)
-        return self._lines.map.get(line, {})
+    def _sorted(self, sleeper: Sleeper) -> Mapping[Line, None]:
+        if sleeper in self._unsorted:
+            lines = self._lines.write(sleeper)
+            ordered = sorted(lines, key=lambda line: line.order)
+            lines.clear()
+            lines.update(dict.fromkeys(ordered))
+            self._unsorted.discard(sleeper)
+        return self._lines.read(sleeper)
 
     def _forget(self, sleeper: Sleeper) -> None:
         self._ready.pop(sleeper, None)
+        self._unsorted.discard(sleeper)
         if sleeper in self._columns.map:
             for column in self._columns.write().pop(sleeper):
                 self._readers.drop(column, sleeper)

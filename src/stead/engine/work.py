@@ -28,15 +28,14 @@ ANY_WORK: Column = ("any-work", "")
 
 
 class Placement(NamedTuple):
-    """Where one ask is, and what it holds there. `moment` and `turn` are its place in the line, kept in
-    case it must wait again."""
+    """Where one ask is, and what it holds there. `moment` is when it was submitted, kept in case it must
+    wait again."""
 
     ask: Ask
     row: int
     choice: int
     held: tuple[DeviceShares, ...]
     moment: float
-    turn: int
     group: GroupId | None
 
 
