@@ -13,38 +13,8 @@ from functools import partial
 from itertools import product
 
 from stead.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
+from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
-from stead.engine.facts import (
-    AskEnded,
-    AskLost,
-    AskRunning,
-    AskSubmitted,
-    ClockAdvanced,
-    Fact,
-    GroupEnded,
-    GroupSubmitted,
-    NodeDrained,
-    NodeJoined,
-    NodeLabelled,
-    NodeLeft,
-    NodeResized,
-    NodeTainted,
-    NodeUntainted,
-)
-from stead.engine.reasons import (
-    Draining,
-    KeptAway,
-    LacksLabel,
-    NeverFits,
-    NoAlternativeHolds,
-    NoTermMatches,
-    NotNear,
-    Reason,
-    ShortOf,
-    Skewed,
-    Tainted,
-    TooNear,
-)
 from stead.labels import Labels, Requirement, Selector
 from stead.nodes import Node, NodeId
 from stead.taints import Effect, Taint, Toleration
@@ -53,7 +23,7 @@ UNIT = 10_000
 DEVICES = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 THRESHOLD = 5_000
 PREFER_NO_SCHEDULE_COST = 100
-RELATIVE = (NotNear, TooNear, NoAlternativeHolds, KeptAway, Skewed)
+RELATIVE = (reasons.NotNear, reasons.TooNear, reasons.NoAlternativeHolds, reasons.KeptAway, reasons.Skewed)
 
 
 def number(text: str) -> int | None:
@@ -186,6 +156,7 @@ class Place:
 
 
 Holds = Callable[[Place], bool]
+NodeChange = facts.NodeLabelled | facts.NodeTainted | facts.NodeUntainted | facts.NodeDrained | facts.NodeResized
 
 
 def _has_label(requirement: Requirement, place: Place) -> bool:
@@ -240,40 +211,40 @@ class Oracle:
 
     # What happened
 
-    def apply(self, *facts: Fact) -> None:
-        for fact in facts:
+    def apply(self, *happened: facts.Fact) -> None:
+        for fact in happened:
             self._apply(fact)
 
-    def _apply(self, fact: Fact) -> None:
+    def _apply(self, fact: facts.Fact) -> None:
         match fact:
-            case ClockAdvanced(now):
+            case facts.ClockAdvanced(now):
                 self.now = max(self.now, now)
-            case AskSubmitted(ask):
+            case facts.AskSubmitted(ask):
                 if ask.id not in self.asks:
                     self.asks[ask.id] = ask
                     self._arrived(ask.id)
-            case GroupSubmitted(group):
+            case facts.GroupSubmitted(group):
                 if group.id not in self.groups:
                     self.groups[group.id] = group
                     self._arrived(group.id)
                     for member in (member for members in group.alternatives for member in members):
                         self.asks[member.id] = member
                         self.member_of[member.id] = group.id
-            case AskRunning(ask, node):
+            case facts.AskRunning(ask, node):
                 if self.placed.get(ask.id) != node:
                     self.place(ask, node)
-            case AskLost(id):
+            case facts.AskLost(id):
                 self._lose(id)
-            case AskEnded(id):
+            case facts.AskEnded(id):
                 self.forget(id)
-            case GroupEnded(id):
+            case facts.GroupEnded(id):
                 self.forget(id)
-            case NodeJoined(node):
+            case facts.NodeJoined(node):
                 if node.id in self.places:
                     self.places[node.id].become(node)
                 else:
                     self.places[node.id] = Place(node)
-            case NodeLeft(id):
+            case facts.NodeLeft(id):
                 for ask_id in list(self.places[id].asks) if id in self.places else []:
                     self._lose(ask_id)
                 self.places.pop(id, None)
@@ -282,20 +253,20 @@ class Oracle:
                 place.become(self._changed(place.node, fact))
 
     @staticmethod
-    def _changed(node: Node, fact: NodeLabelled | NodeTainted | NodeUntainted | NodeDrained | NodeResized) -> Node:
+    def _changed(node: Node, fact: NodeChange) -> Node:
         match fact:
-            case NodeLabelled(_, labels, removed):
+            case facts.NodeLabelled(_, labels, removed):
                 kept = {key: value for key, value in node.labels.items() if key not in removed}
                 return replace(node, labels=Labels({**kept, **labels}))
-            case NodeTainted(_, taint):
+            case facts.NodeTainted(_, taint):
                 others = [old for old in node.taints if (old.key, old.effect) != (taint.key, taint.effect)]
                 return replace(node, taints=(*others, taint))
-            case NodeUntainted(_, key, effect):
+            case facts.NodeUntainted(_, key, effect):
                 kept_taints = [old for old in node.taints if old.key != key or effect not in (None, old.effect)]
                 return replace(node, taints=tuple(kept_taints))
-            case NodeDrained(_, draining):
+            case facts.NodeDrained(_, draining):
                 return replace(node, draining=draining)
-            case NodeResized(_, capacity):
+            case facts.NodeResized(_, capacity):
                 return replace(node, capacity=capacity)
 
     def _arrived(self, id: str) -> None:
@@ -309,8 +280,11 @@ class Oracle:
         if ask.id not in self.submitted and ask.id not in self.member_of:
             self._arrived(ask.id)
         if node in self.places:
-            self._held[ask.id] = Held(ask, node, choice)
-            self.places[node].take(self._held[ask.id])
+            self._hold(ask, node, choice)
+
+    def _hold(self, ask: Ask, node: NodeId, choice: int) -> None:
+        self._held[ask.id] = Held(ask, node, choice)
+        self.places[node].take(self._held[ask.id])
 
     def _lose(self, id: AskId) -> None:
         if id in self._held:
@@ -382,44 +356,46 @@ class Oracle:
             else:
                 blamed[against[0]] += 1
                 alone[against[0]] += len(against) == 1
-        reasons = [reason for reason, _ in rules]
         return candidates, [
-            Refusal(reason, blamed[index], alone[index]) for index, reason in enumerate(reasons) if refused[index]
+            Refusal(reason, blamed[index], alone[index]) for index, (reason, _) in enumerate(rules) if refused[index]
         ]
 
-    def obstacles(self, ask: Ask, choice_index: int, node: NodeId) -> list[Reason]:
+    def obstacles(self, ask: Ask, choice_index: int, node: NodeId) -> list[reasons.Reason]:
         """Every reason against one node, in blame order."""
         rules = self._rules(ask, ask.choices[choice_index])
         return [reason for reason, holds in rules if not holds(self.places[node])]
 
-    def _rules(self, ask: Ask, choice: Choice) -> Iterator[tuple[Reason, Holds]]:
-        yield Draining(), lambda place: not place.node.draining
+    def _rules(self, ask: Ask, choice: Choice) -> Iterator[tuple[reasons.Reason, Holds]]:
+        yield reasons.Draining(), lambda place: not place.node.draining
         if len(choice.selector.terms) == 1:
             for requirement in choice.selector.terms[0]:
-                yield LacksLabel(requirement), partial(_has_label, requirement)
+                yield reasons.LacksLabel(requirement), partial(_has_label, requirement)
         else:
-            yield NoTermMatches(choice.selector), lambda place: selects(choice.selector, place.labels)
+            yield reasons.NoTermMatches(choice.selector), lambda place: selects(choice.selector, place.labels)
 
         alternatives = [[(it, self._affinity_holds(ask, it)) for it in every] for every in ask.affinities]
         if len(alternatives) == 1:
             for affinity, holds in alternatives[0]:
-                yield (NotNear(affinity) if affinity.near else TooNear(affinity)), holds
+                yield (reasons.NotNear(affinity) if affinity.near else reasons.TooNear(affinity)), holds
         elif alternatives:
             every_holds = [[holds for _, holds in every] for every in alternatives]
-            yield NoAlternativeHolds(ask.affinities), partial(_some_alternative_holds, every_holds)
+            yield reasons.NoAlternativeHolds(ask.affinities), partial(_some_alternative_holds, every_holds)
         yield from self._kept_away(ask)
         for spread in ask.spreads:
-            yield Skewed(spread), self._spread_holds(ask, choice, spread, {each.topology for each in ask.spreads})
+            yield (
+                reasons.Skewed(spread),
+                self._spread_holds(ask, choice, spread, {each.topology for each in ask.spreads}),
+            )
 
         taints = {taint for place in self.places.values() for taint in place.node.taints}
         for taint in sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect)):
             if taint.effect != Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint):
-                yield Tainted(taint), partial(_has_no_taint, taint)
+                yield reasons.Tainted(taint), partial(_has_no_taint, taint)
         needs = sorted(choice.resources.items())
         for name, need in needs:
-            yield NeverFits(name, need), partial(_ever_fits, name, need)
+            yield reasons.NeverFits(name, need), partial(_ever_fits, name, need)
         for name, need in needs:
-            yield ShortOf(name, need), partial(_has_room_if_it_ever_fits, name, need)
+            yield reasons.ShortOf(name, need), partial(_has_room_if_it_ever_fits, name, need)
 
     def _affinity_holds(self, ask: Ask, affinity: Affinity) -> Holds:
         taken: dict[str, set[str]] = {key: set() for key in affinity.topologies}
@@ -444,7 +420,7 @@ class Oracle:
             key in place.labels and (first_one or place.labels[key] in taken[key]) for key in affinity.topologies
         )
 
-    def _kept_away(self, ask: Ask) -> Iterator[tuple[Reason, Holds]]:
+    def _kept_away(self, ask: Ask) -> Iterator[tuple[reasons.Reason, Holds]]:
         taken: dict[Affinity, set[tuple[str, str]]] = {}
         for held in self._held.values():
             for affinity in (affinity for every in held.ask.affinities for affinity in every):
@@ -455,7 +431,7 @@ class Oracle:
                     domains = taken.setdefault(affinity, set())
                     domains.update((key, where[key]) for key in affinity.topologies if key in where)
         for affinity in sorted(taken, key=repr):
-            yield KeptAway(affinity), partial(_lies_outside, taken[affinity])
+            yield reasons.KeptAway(affinity), partial(_lies_outside, taken[affinity])
 
     def _spread_holds(self, ask: Ask, choice: Choice, spread: Spread, keys: set[str]) -> Holds:
         key = spread.topology
@@ -528,7 +504,7 @@ class Oracle:
         for index in range(len(ask.choices)):
             for node in self.places:
                 against = self.obstacles(ask, index, node)
-                if against and all(isinstance(reason, ShortOf) for reason in against):
+                if against and all(isinstance(reason, reasons.ShortOf) for reason in against):
                     return self.verdict(ask, index)[1]
         return self.verdict(ask, 0)[1]
 
@@ -565,14 +541,12 @@ class Oracle:
         """Whether members can go there together: with all of them in place no rule refuses any, nor the strategy."""
         if not self._strategies_hold(group, assignment):
             return False
-        members = [self.asks.get(id) or self._member(group, id) for id in assignment]
+        members = [self._member(group, id) for id in assignment]
         try:
             for member in members:
-                node = assignment[member.id]
-                if self._fixed_obstacles(member, node):
+                if self._fixed_obstacles(member, assignment[member.id]):
                     return False
-                self._held[member.id] = Held(member, node, 0)
-                self.places[node].take(self._held[member.id])
+                self._hold(member, assignment[member.id], 0)
             return not any(
                 isinstance(reason, RELATIVE)
                 for member in members
@@ -582,7 +556,7 @@ class Oracle:
             for member in members:
                 self._lose(member.id)
 
-    def _fixed_obstacles(self, member: Ask, node: NodeId) -> list[Reason]:
+    def _fixed_obstacles(self, member: Ask, node: NodeId) -> list[reasons.Reason]:
         """The reasons against a node that the company of other members cannot remove."""
         return [reason for reason in self.obstacles(member, 0, node) if not isinstance(reason, RELATIVE)]
 

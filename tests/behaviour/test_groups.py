@@ -362,6 +362,14 @@ def test_a_member_ended_before_the_group_was_placed_is_left_out() -> None:
     assert set(placements(tell(engine, NodeJoined(node("n1", 1))))) | engine.placed.keys() == {"m0", "m2"}
 
 
+def test_a_waiting_group_all_of_whose_members_ended_is_placed_without_a_word() -> None:
+    engine = cluster(node("n0", 1))
+    submit(engine, group("g", *members(2)))
+    tell(engine, AskEnded("m0"), AskEnded("m1"))
+    assert tell(engine, NodeJoined(node("n1", 4))) == []
+    assert list(engine.waiting) == []
+
+
 # The end
 
 

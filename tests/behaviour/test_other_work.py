@@ -191,6 +191,11 @@ def test_the_first_one_is_not_let_in_when(wanted: Ask) -> None:
     assert codes(zones("a", "b"), wanted) == ["not-near"]
 
 
+def test_the_first_one_is_let_in_nowhere_when_no_node_has_the_key() -> None:
+    assert candidates(zones("a", "b"), web("w", affinities=all_of(near_app("web", "rack")))) == ()
+    assert candidates(zones("a", "b"), web("w", affinities=all_of(near_app("web", "rack", "zone")))) == ()
+
+
 def test_the_first_one_is_let_in_across_namespaces_when_the_affinity_means_all_of_them() -> None:
     wanted = web("w", namespace="blue", affinities=all_of(near_app("web", namespaces=frozenset())))
     assert candidates(zones("a", "b"), wanted) == ("n0", "n1")
@@ -309,6 +314,16 @@ def test_equal_symmetric_affinities_are_one_reason_wherever_their_work_is() -> N
     assert refusals(engine, web("w")) == [(KeptAway(shy), 3, 3)]
     engine.apply(AskEnded("shy-n1"), AskEnded("shy-n2"))
     assert refusals(engine, web("w")) == [(KeptAway(shy), 1, 1)]
+
+
+def test_a_node_is_kept_free_until_the_last_one_that_keeps_it_ends() -> None:
+    engine = zones("a")
+    for id in ("shy-0", "shy-1"):
+        run(engine, ask(id, affinities=all_of(apart_from_app("web", symmetric=True))), "n0")
+    engine.apply(AskEnded("shy-0"))
+    assert candidates(engine, web("w")) == ()
+    engine.apply(AskEnded("shy-1"))
+    assert candidates(engine, web("w")) == ("n0",)
 
 
 def test_two_of_a_kind_that_stay_apart_both_ways_never_meet() -> None:

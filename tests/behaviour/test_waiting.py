@@ -203,6 +203,7 @@ def test_work_that_waits_again_is_told_again() -> None:
 
 def test_with_no_node_at_all_there_is_nothing_to_blame() -> None:
     assert submit(cluster(), ask("a", 1)) == [Waiting(("a",), ())]
+    assert submit(cluster(), ask("a", 1), ask("b", 1)) == [Waiting(("a", "b"), ())]
 
 
 # Who is refused
@@ -237,6 +238,7 @@ ZONE = Requirement.is_in("zone", "a")
         ),
         pytest.param(insisting((GONE,), (ZONE,)), False, id="a term that names no node"),
         pytest.param(insisting((GONE,), (LIVE, ZONE)), False, id="a term that names a live node"),
+        pytest.param(insisting((LIVE, ZONE), (GONE,)), False, id="also when it is not the last one"),
         pytest.param(insisting((ZONE,)), False, id="no node is named"),
         pytest.param(insisting(), False, id="there is no term"),
         pytest.param(
@@ -254,6 +256,15 @@ def test_only_an_insistence_on_dead_nodes_in_every_term_is_refused(selector: Sel
     engine = cluster(node("n0"), node("n1"))
     assert bool(refused(submit(engine, ask("w", selector=selector)))) is is_refused
     assert engine.waiting == (() if is_refused else ("w",))
+
+
+def test_all_the_dead_nodes_of_all_terms_are_named() -> None:
+    selector = insisting(
+        (Requirement.is_in("node_id", "x", "y"),), (Requirement.is_in("ray.io/node-id", "z", "x"), ZONE)
+    )
+    assert refused(submit(cluster(node("n0")), ask("w", selector=selector))) == [
+        Refused("w", NodeUnknown(("x", "y", "z")))
+    ]
 
 
 def test_every_choice_must_insist_on_dead_nodes() -> None:

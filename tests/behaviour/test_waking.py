@@ -117,6 +117,18 @@ CASES: list[Any] = [
         id="work of the kind it must be near comes",
     ),
     pytest.param(
+        pinned("n1", affinities=all_of(near_app("web", namespaces=frozenset({"blue"})))),
+        AskRunning(ask("more", labels=WEB, namespace="blue"), "n1"),
+        "n1",
+        id="work of the kind it must be near comes in another namespace",
+    ),
+    pytest.param(
+        pinned("n1", namespace="blue", affinities=all_of(near_app("web"))),
+        AskRunning(ask("more", labels=WEB, namespace="blue"), "n1"),
+        "n1",
+        id="work of the kind it must be near comes in its own namespace",
+    ),
+    pytest.param(
         pinned("n1", affinities=all_of(near_app("web", "zone"))),
         labelled("n1", zone="a"),
         "n1",

@@ -86,8 +86,8 @@ def _without(ask: Ask, what: object) -> Ask:
 def _free_up(oracle: Oracle, node: str, name: str, amount: int) -> None:
     """That much comes free: of devices, on those with the most free already, as whoever frees them would choose."""
     place = oracle.places[node]
-    assert 0 < amount <= place.used.get(name, 0), f"{amount} of {name} are not in use on {node}"
-    place.used[name] -= amount
+    amount = min(amount, place.used.get(name, 0))
+    place.used[name] = place.used.get(name, 0) - amount
     if name in DEVICES:
         free = place.devices(name)
         for index in sorted(range(len(free)), key=lambda index: -free[index]):

@@ -441,7 +441,7 @@ def test_a_spread_refuses_the_fuller_domain_and_nodes_without_the_key() -> None:
     assert oracle.verdict(web("w", spreads=(spread,), namespace="red"), 0)[0] == ["1", "2"]
 
 
-def test_a_spread_measures_only_domains_its_node_selector_matches_but_counts_work_on_any_node_of_them() -> None:
+def test_a_spread_measures_and_counts_only_nodes_its_node_selector_matches() -> None:
     oracle = cluster(
         Node.of("1", {}, {"zone": "a", "disk": "y"}),
         Node.of("2", {}, {"zone": "a"}),
@@ -451,9 +451,19 @@ def test_a_spread_measures_only_domains_its_node_selector_matches_but_counts_wor
     spread, disk = Spread("zone", WEB), Requirement.exists("disk")
     ask = Ask("w", (Choice(selector=Selector.all_of(disk)),), spreads=(spread,), labels=Labels({"app": "web"}))
     oracle.apply(AskRunning(web("x"), "2"), AskRunning(web("y"), "4"))
-    assert oracle.verdict(ask, 0) == (["3"], [Refusal(LacksLabel(disk), 2, 0), Refusal(Skewed(spread), 1, 1)])
-    oracle.apply(AskRunning(web("z"), "3"))
     assert oracle.verdict(ask, 0) == (["1", "3"], [Refusal(LacksLabel(disk), 2, 2)])
+    oracle.apply(AskRunning(web("z"), "1"))
+    assert oracle.verdict(ask, 0) == (["3"], [Refusal(LacksLabel(disk), 2, 1), Refusal(Skewed(spread), 1, 1)])
+
+
+def test_several_spreads_measure_only_nodes_that_carry_all_their_keys_and_a_preferred_one_its_own() -> None:
+    oracle = cluster(Node.of("1", {}, {"zone": "a", "rack": "1"}), zoned("2", "b"))
+    by_zone, by_rack = Spread("zone", WEB), Spread("rack", WEB)
+    oracle.apply(AskRunning(web("x"), "1"))
+    assert oracle.verdict(web("w", spreads=(by_zone,)), 0)[0] == ["2"]
+    assert oracle.verdict(web("w", spreads=(by_zone, by_rack)), 0) == (["1"], [Refusal(Skewed(by_rack), 1, 1)])
+    ask = web("w", spreads=(by_rack,), prefers=(Preference(by_zone, 9),))
+    assert (oracle.preference(ask, "1"), oracle.preference(ask, "2")) == (0, 9)
 
 
 def test_a_draining_node_is_alive_and_its_domain_counts() -> None:

@@ -15,7 +15,7 @@ from engine.edits import edited, edits_worth_a_try
 from oracle import Oracle
 from stead.asks import Ask
 from stead.engine import Engine, Settings
-from stead.engine.changes import Drop, Edit, Tolerate, Widen
+from stead.engine.changes import Drop, Edit, FreeUp, Tolerate, Widen
 from stead.engine.facts import AskRunning, Fact, NodeJoined
 from strategies_for_tests import asks, clusters
 
@@ -68,6 +68,8 @@ def test_the_change_makes_the_ask_fit_and_nothing_smaller_does(situation: tuple[
     for edit in change.edits:
         if isinstance(edit, Tolerate | Widen | Drop):
             assert edited(ask, oracle, [edit])[0] != ask, f"{edit} is about nothing in the ask"
+        if isinstance(edit, FreeUp):
+            assert 0 < edit.amount <= oracle.places[edit.node].used[edit.resource], f"{edit} is more than is in use"
     other_ask, other = edited(ask, oracle, change.edits)
     best = other.best(other_ask)
     assert best is not None, f"{change} does not help"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from math import inf
 from typing import Any
 
@@ -46,7 +46,7 @@ from stead.engine.facts import (
 )
 from stead.engine.fleet import NODES, Column, Nodes
 from stead.engine.groups import GroupRecord, Groups, GroupShape, Member, free_of_work, place_group
-from stead.engine.rules import Hold, compulsory_node_ids
+from stead.engine.rules import Hold, dead_nodes_insisted_on
 from stead.engine.shapes import Demand, Shape
 from stead.engine.timers import Timers
 from stead.engine.waiting import Item, Line, Sleeper
@@ -243,8 +243,11 @@ class Engine:
         ask = placement.ask
         if placement.group is None:
             self._wait(Line(self._board.shape_of(ask), ask.priority, placement.moment, self.now), {ask.id: ask})
-        elif placement.group not in self._waiting:
-            record = self._groups.records.map[placement.group]
+            return
+        record = self._groups.records.map[placement.group]
+        if not record.ended and not record.rows(self._board):
+            record = self._groups.update(record._replace(alternative=None))  # all of it is decided again
+        if placement.group not in self._waiting:
             shape = GroupShape(record.group, self._board, self._board.next_turn())
             self._wait(Line(shape, record.group.priority, record.moment, self.now), {record.group.id: record.group})
 
@@ -278,11 +281,12 @@ class Engine:
         left, tried = limit, False
         while self._anybody_awake():
             tried = True
-            for line, run in self._waiting.runs():
+            for line in self._waiting.lines():
                 if left is not None and left <= 0:
                     return decisions
-                placed = self._decide_run(line, run if left is None else run[:left], decisions)
+                placed = self._decide_line(line, left, decisions)
                 left = None if left is None else left - placed
+                self._waiting.wake(self._board.fleet.take_news())
         self._evict_due(decisions)
         if tried or self.now >= self._somebody_late_at:
             self._hold_for_the_late()
@@ -299,22 +303,24 @@ class Engine:
         self._waiting.wake(self._board.fleet.take_news())
         return self._waiting.awake()
 
-    def _decide_run(self, line: Line, run: list[Item], decisions: list[Decision]) -> int:
-        if isinstance(line.sleeper, GroupShape):
-            return self._decide_groups(line, run, decisions)
-        assert isinstance(line.sleeper, Shape)
-        placed = self._place_run(line, line.sleeper, run, decisions)  # type: ignore[arg-type]  # shapes queue asks
+    def _decide_line(self, line: Line, limit: int | None, decisions: list[Decision]) -> int:
+        """Place what stands in a line, at most `limit`; what finds no place goes to sleep. How many were placed."""
+        sleeper = line.sleeper
+        assert isinstance(sleeper, Shape | GroupShape)
+        if isinstance(sleeper, GroupShape) or sleeper.one_by_one or self._board.work.watches(sleeper.kind):
+            limit = 1  # each may wake others, or change where the next can go
+        run = list(islice(self._waiting.items_in(line).values(), limit))
+        if isinstance(sleeper, GroupShape):
+            return self._decide_group(sleeper, self._groups.records.map[run[0].id], decisions)
+        placed = self._place_run(line, sleeper, run, decisions)  # type: ignore[arg-type]  # shapes queue asks
         if placed < len(run):
-            self._block(line.sleeper, decisions)
+            self._block(sleeper, decisions)
         return placed
 
     def _place_run(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
         """Place as many equal asks as fit, each with the first of its choices that is available."""
-        if shape.one_by_one or len(run) == 1:
-            for count, ask in enumerate(run):
-                if not self._place_one(line, shape, ask, decisions):
-                    return count
-            return len(run)
+        if len(run) == 1:
+            return int(self._place_one(line, shape, run[0], decisions))
         done = 0
         for demand in shape.demands:
             if done < len(run):
@@ -345,19 +351,15 @@ class Engine:
             for id in ids:
                 self._watch_taints(self._board.work.placements.map[id])
 
-    def _decide_groups(self, line: Line, run: list[Item], decisions: list[Decision]) -> int:
-        shape = line.sleeper
-        assert isinstance(shape, GroupShape)
-        for count, group in enumerate(run):
-            record = self._groups.records.map[group.id]
-            if not self._place_group(shape, record, decisions):
-                refusals = self._group_refusals(record)
-                self._waiting.sleep(shape, shape.columns(self._board), self._board.fleet.alive)
-                told = self._waiting.tell(shape, refusals)
-                if told:
-                    decisions.append(Waiting(told, refusals))
-                return count
-        return len(run)
+    def _decide_group(self, shape: GroupShape, record: GroupRecord, decisions: list[Decision]) -> int:
+        if self._place_group(shape, record, decisions):
+            return 1
+        refusals = self._group_refusals(record)
+        self._waiting.sleep(shape, shape.columns(self._board), self._board.fleet.alive)
+        told = self._waiting.tell(shape, refusals)
+        if told:
+            decisions.append(Waiting(told, refusals))
+        return 0
 
     def _place_group(self, shape: GroupShape, record: GroupRecord, decisions: list[Decision]) -> bool:
         """Place what the group lacks: of the alternative it has, or of the first alternative that works."""
@@ -380,9 +382,10 @@ class Engine:
 
     def _block(self, shape: Shape, decisions: list[Decision]) -> None:
         """Nothing fits any more of these asks: refuse them if nothing ever can, else let them sleep."""
-        insisted = [compulsory_node_ids(demand.selector) for demand in shape.demands]
-        if all(ids is not None and not ids & self._board.fleet.rows.map.keys() for ids in insisted):
-            named = tuple(sorted({id for ids in insisted for id in ids or ()}))
+        alive = self._board.fleet.rows.map
+        dead = [dead_nodes_insisted_on(demand.selector, alive) for demand in shape.demands]
+        if all(dead):
+            named = tuple(sorted(frozenset().union(*dead)))
             for item in self._waiting.items_of(shape):
                 self._waiting.remove(item.id)
                 decisions.append(Refused(item.id, NodeUnknown(named)))
@@ -506,7 +509,7 @@ class Engine:
 
     def candidates(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
         """The nodes that would take the ask now, per choice, in table order."""
-        return self._board.candidates(self._board.shape_of(ask))
+        return self._board.candidates(self._board.glance(ask))
 
     def free(self, node: NodeId) -> Mapping[str, int]:
         """What is free on a node, in units, for every resource it has or that is in use there."""

@@ -129,7 +129,7 @@ class _Search:
 
     def __init__(self, board: Board, ask: Ask, index: int, sets: Sequence[tuple[Reason, Nodes]]) -> None:
         self.board, self.ask, self.index, self.sets = board, ask, index, sets
-        self.demand: Demand = board.shape_of(ask).demands[index]
+        self.demand: Demand = board.glance(ask).demands[index]
 
     def run(self) -> Change | None:
         best: Change | None = None

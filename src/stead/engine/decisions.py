@@ -44,8 +44,8 @@ class GroupPlaced:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing fits these equal asks (or this group) now. Said once, and again when the reasons change (what is
-    short now alone is said the next time they are tried).
+    """Nothing fits these equal asks (or this group) now. Said once, and again when they were tried again and
+    the reasons had become others.
 
     `refusals` hold the reasons of the first choice that is feasible in principle (or of the first).
     """

@@ -114,7 +114,7 @@ def _may_come_free(sets: Sequence[tuple[Reason, Nodes]]) -> bool:
 
 
 def explain_waiting(board: Board, ask: Ask) -> Explanation:
-    shape = board.shape_of(ask)
+    shape = board.glance(ask)
     sets = [refused_sets(board, demand) for demand in shape.demands]
     verdicts = tuple(verdict(board, found) for found in sets)
     if any(found.candidates for found in verdicts):

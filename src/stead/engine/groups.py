@@ -1,8 +1,9 @@
 """Groups: asks placed together or not at all.
 
-Rule: a group is tried on the board itself, member by member, with every rule of every member in force
-at each step (members see each other); what does not work out is taken back completely. The search is
-deterministic and bounded: hardest member first, best node first, a limited number of tries.
+Rule: a group fits where, with all its members in place, no rule refuses any of them (members see each
+other). It is tried on the board itself, member by member, and what does not work out is taken back
+completely. The search is deterministic and bounded: hardest member first, best node first, a limited
+number of tries.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 from stead.asks import Ask, AskId, Group, GroupId, Strategy
 from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
-from stead.engine.fleet import Column, Nodes, RowSet, as_flags
+from stead.engine.fleet import Column, Nodes, RowSet, as_flags, from_flags
+from stead.engine.rules import allowed
 from stead.engine.shapes import Demand, Shape
 from stead.engine.sharing import Sheet
 from stead.labels import NODE_ID
 
-TRIES_MAX = 1000
+TRIES_MAX = 2000
 NODES_TRIED_MAX = 32
 """How many of the best nodes are tried for one member before the search turns back."""
 
@@ -159,6 +161,9 @@ class _Search:
         self.board, self.group, self.strategies, self.moment = board, group, strategies, moment
         self.rows = list(beside)
         self.tries = TRIES_MAX + len(members)
+        # Members that look at other work may look at each other: near a member that comes later, say. Then
+        # rules about work are judged when all are in place, and only steer the order of nodes until then.
+        self.relative = any(member.shape.one_by_one for member in members)
         self.members = self._hardest_first(members)
         # Equal members that do not look at each other never gain from turning back.
         self.interchangeable = len({member.shape for member in members}) == 1 and not members[0].shape.one_by_one
@@ -177,7 +182,7 @@ class _Search:
         candidates: dict[Shape, int] = {}
         for member in members:
             if member.shape not in candidates:
-                candidates[member.shape] = self.board.standing(member.demand).candidates().bit_count()
+                candidates[member.shape] = self._open_to(member.demand).bit_count()
         size = {shape: sum(need for _, need in shape.demands[0].needs) for shape in candidates}
         return sorted(members, key=lambda m: (candidates[m.shape], -size[m.shape], m.shape.turn))
 
@@ -186,7 +191,7 @@ class _Search:
         fleet = self.board.fleet
         if self.rows:
             return [fleet.domain(1 << self.rows[0], key)]
-        masks = {m.shape: self.board.standing(m.demand).candidates() & fence for m in self.members}
+        masks = {member.shape: self._open_to(member.demand) & fence for member in self.members}
         if key == NODE_ID:
             return self._single_nodes(masks)
         found = []
@@ -216,7 +221,7 @@ class _Search:
     def _place_from(self, index: int, fence: Nodes) -> bool:
         """Place members[index:] inside the fence; on failure nothing of it stays."""
         if index == len(self.members):
-            return True
+            return not self.relative or self._holds_together()
         member = self.members[index]
         for row in self._rows_to_try(member.demand, fence):
             self.tries -= 1
@@ -232,11 +237,30 @@ class _Search:
                 return False
         return False
 
+    def _open_to(self, demand: Demand) -> Nodes:
+        """The nodes that a member may be tried on."""
+        if not self.relative:
+            return self.board.standing(demand).candidates()
+        nodes = allowed(demand.rules.regardless_of_work, self.board.world)
+        for resource, need in demand.needs:
+            nodes &= from_flags(self.board.fleet.amount(resource).levels(need) != REFUSED)
+        return nodes
+
+    def _holds_together(self) -> bool:
+        """Whether no rule refuses any member, now that all of them are in place."""
+        for member in self.members:
+            placement = self.board.lift(member.ask.id)
+            holds = self.board.standing(member.demand).nodes >> placement.row & 1
+            self.board.place(member.ask, member.demand, placement.row, self.moment, self.group)
+            if not holds:
+                return False
+        return True
+
     def _rows_to_try(self, demand: Demand, fence: Nodes) -> list[int]:
         """Candidates inside the fence, in the order in which the strategies and the policy like them."""
         board, fleet = self.board, self.board.fleet
         standing = board.standing(demand)
-        nodes = standing.nodes & fence
+        nodes = self._open_to(demand) & fence
         liked: list[tuple[Nodes, bool]] = []
         for key, strategy in self.strategies:
             used = 0
@@ -249,7 +273,7 @@ class _Search:
                 nodes &= domain if self.rows else fleet.with_key.map.get(key, 0)
             elif self.rows:
                 liked.append((domain, strategy is Strategy.PACK))
-        rows = np.flatnonzero(as_flags(nodes, fleet.size) & (standing.keys != REFUSED))
+        rows = np.flatnonzero(as_flags(nodes, fleet.size))
         rank = np.zeros(len(rows), np.int64)
         for domain, wanted in liked:
             rank = rank * 2 + (as_flags(domain, fleet.size)[rows] != wanted)

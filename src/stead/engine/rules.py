@@ -9,7 +9,7 @@ of `refusals`, and `reads` lists every column that can change the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,7 +40,7 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.work import KEEPERS, Kind, Work, meant_by
-from stead.labels import NODE_ID_KEYS, Requirement, Selector
+from stead.labels import NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.taints import Toleration, tolerated
 
 
@@ -307,6 +307,14 @@ class Rules:
     def before_amounts(self) -> tuple[Rule, ...]:
         return (*self.lasting, self.reserved)
 
+    @property
+    def regardless_of_work(self) -> tuple[Rule, ...]:
+        """Those of `before_amounts` that no other work can turn: neither for it nor against it."""
+        return tuple(rule for rule in self.before_amounts if not isinstance(rule, _ABOUT_WORK))
+
+
+_ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed)
+
 
 def compile_rules(
     choice: Choice,
@@ -349,16 +357,19 @@ def allowed(rules: tuple[Rule, ...], world: World) -> Nodes:
     return nodes
 
 
-def compulsory_node_ids(selector: Selector) -> frozenset[str] | None:
-    """The node ids that a selector insists on in every term, or None when some term insists on none."""
-    ids: set[str] = set()
+def dead_nodes_insisted_on(selector: Selector, alive: Container[str]) -> frozenset[str]:
+    """The node ids that a selector insists on although none of them is alive; empty if some term could
+    still match."""
+    dead: set[str] = set()
     for term in selector.terms:
         named = [
             requirement.values
             for requirement in term
-            if requirement.key in NODE_ID_KEYS and not requirement.complement and not requirement.absent
+            if requirement.key in NODE_ID_KEYS
+            and requirement.operator is Operator.IN
+            and not any(id in alive for id in requirement.values)
         ]
         if not named:
-            return None
-        ids |= frozenset.intersection(*named)
-    return frozenset(ids) if selector.terms else None
+            return frozenset()
+        dead |= named[0]
+    return frozenset(dead)

@@ -49,6 +49,7 @@ class Waiting:
         self._lines: Shelf[Sleeper, Line, None] = Shelf()
         self._unsorted: set[Sleeper] = set()
         self._ready: dict[Sleeper, None] = {}
+        self._woken: list[Sleeper] = []
         self._readers: Shelf[Column, Sleeper, None] = Shelf()
         self._columns: Sheet[Sleeper, tuple[Column, ...]] = Sheet()
         self._hopes: Sheet[Sleeper, Nodes] = Sheet()
@@ -59,7 +60,7 @@ class Waiting:
         twin = Waiting.__new__(Waiting)
         for name in ("_items", "_line_of", "_lines", "_readers", "_columns", "_hopes", "_told", "_untold"):
             setattr(twin, name, getattr(self, name).fork())
-        twin._unsorted, twin._ready = set(self._unsorted), dict(self._ready)
+        twin._unsorted, twin._ready, twin._woken = set(self._unsorted), dict(self._ready), []
         return twin
 
     # -- the lines
@@ -134,25 +135,33 @@ class Waiting:
 
     # -- who is next
 
-    def runs(self) -> Iterator[tuple[Line, list[Item]]]:
+    def items_in(self, line: Line) -> Mapping[str, Item]:
+        return self._items.read(line)
+
+    def lines(self) -> Iterator[Line]:
         """Lines of those who are awake, the next one first.
 
-        After each the caller has removed what it placed and put to sleep what found no place.
+        After each the caller has removed what it placed, put to sleep what found no place, and woken whom
+        that concerns: those take their place in the order at once.
         """
-        heap: list[tuple[tuple[int, float, int, float], int, Line]] = []
-
-        def push(sleeper: Sleeper) -> None:
-            if sleeper in self._ready and sleeper in self._lines:
-                line = next(iter(self._sorted(sleeper)))
-                heapq.heappush(heap, (line.order, len(heap), line))
-
-        for sleeper in self._ready:
-            push(sleeper)
-        while heap:
-            line = heapq.heappop(heap)[-1]
-            if line.sleeper in self._ready and line in self._items:
-                yield line, list(self._items.map[line].values())
-            push(line.sleeper)
+        heap: list[tuple[tuple[int, float, int, float], Line]] = []
+        queued: set[Sleeper] = set()
+        self._woken = list(self._ready)
+        while heap or self._woken:
+            for sleeper in self._woken:
+                if sleeper in self._ready and sleeper not in queued:
+                    queued.add(sleeper)
+                    line = next(iter(self._sorted(sleeper)))
+                    heapq.heappush(heap, (line.order, line))
+            self._woken = []
+            if not heap:
+                break
+            line = heapq.heappop(heap)[1]
+            queued.discard(line.sleeper)
+            if line in self._items:
+                yield line
+            if line.sleeper in self._ready:
+                self._woken.append(line.sleeper)
 
     # -- sleeping and waking
 
@@ -179,6 +188,7 @@ class Waiting:
                 if column[0] == "free" and not self._hopes.map.get(sleeper, 0) >> row & 1:
                     continue
                 self._ready[sleeper] = None
+                self._woken.append(sleeper)
 
     def awake(self) -> bool:
         return bool(self._ready)

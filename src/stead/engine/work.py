@@ -134,6 +134,13 @@ class Work:
             if keeper.matching.includes(kind):
                 yield keeper.affinity, nodes
 
+    def watches(self, kind: Kind) -> bool:
+        """Whether placing work of this kind may change where other work can go."""
+        matched_by = self._matched_by.map.get(kind)
+        if matched_by is None:
+            return self._all_watched or any(matching.includes(kind) for matching in self._nodes.map)
+        return self._all_watched or bool(matched_by)
+
     # -- changes
 
     def add(self, fleet: Fleet, placement: Placement) -> None:
