@@ -242,8 +242,13 @@ def test_apart_looks_one_way() -> None:
 
 @pytest.mark.parametrize(
     ("topologies", "nodes"),
-    [(("node_id",), "n1 n2 n3"), (("zone",), "n2 n3"), (("node_id", "zone"), "n2 n3"), (("rack",), "n0 n1 n2 n3")],
-    ids=["by node", "by zone", "by both", "by a key the node lacks"],
+    [
+        pytest.param(("node_id",), "n1 n2 n3", id="by node"),
+        pytest.param(("zone",), "n2 n3", id="by zone"),
+        pytest.param(("node_id", "zone"), "n2 n3", id="by both"),
+        pytest.param(("zone", "node_id"), "n2 n3", id="by both, in the other order"),
+        pytest.param(("rack",), "n0 n1 n2 n3", id="by a key the node lacks"),
+    ],
 )
 def test_a_symmetric_one_keeps_matching_newcomers_out_of_its_domain(topologies: tuple[str, ...], nodes: str) -> None:
     engine = zones("a", "a", "b", "-")

@@ -109,11 +109,11 @@ def test_a_node_that_joins_again_under_its_id_keeps_its_turn() -> None:
     assert place(engine, ask("w", 1)) == ["n0"]
 
 
-def test_a_node_that_takes_the_place_of_one_that_left_has_joined_after_the_others() -> None:
+def test_a_node_that_joins_takes_the_row_of_one_that_left() -> None:
     engine = cluster(*nodes(4, 4))
     engine.apply(NodeLeft("n0"), NodeJoined(node("n2")))
-    assert list(engine.nodes) == ["n1", "n2"]
-    assert place(engine, ask("w", 1)) == ["n1"]
+    assert list(engine.nodes) == ["n2", "n1"]
+    assert place(engine, ask("w", 1)) == ["n2"]
 
 
 # Preferences

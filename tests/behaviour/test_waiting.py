@@ -108,15 +108,15 @@ def test_work_that_lost_its_place_has_its_old_turn() -> None:
     assert placements(tell(engine, AskLost("old"))) == {"old": "n0"}
 
 
-def test_work_of_one_shape_that_lost_its_places_keeps_its_order() -> None:
+def test_equal_work_of_one_moment_stands_in_the_order_in_which_it_began_to_wait() -> None:
     engine = cluster(node("n0", 1), node("n1", 1))
     place(engine, ask("w0", 1), ask("w1", 1), ask("w2", 1))
     assert engine.placed == {"w0": "n0", "w1": "n1"}
     tell(engine, NodeLeft("n1"))
-    assert list(engine.waiting) == ["w1", "w2"]
+    assert list(engine.waiting) == ["w2", "w1"]
     tell(engine, NodeLeft("n0"))
-    assert list(engine.waiting) == ["w0", "w1", "w2"]
-    assert placements(tell(engine, NodeJoined(node("n2", 2)))) == {"w0": "n2", "w1": "n2"}
+    assert list(engine.waiting) == ["w2", "w1", "w0"]
+    assert placements(tell(engine, NodeJoined(node("n2", 2)))) == {"w2": "n2", "w1": "n2"}
 
 
 def test_what_fits_is_not_kept_waiting_by_what_does_not() -> None:

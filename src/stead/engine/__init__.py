@@ -44,12 +44,13 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.engine.fleet import NODES, Column, Nodes
-from stead.engine.groups import GroupRecord, Groups, GroupShape, Member, free_of_work, place_group
-from stead.engine.rules import Hold, dead_nodes_insisted_on
+from stead.engine.fleet import Column
+from stead.engine.groups import GroupRecord, Groups, GroupShape, place_missing
+from stead.engine.holds import hold_for_ask, hold_for_group, is_of_use
+from stead.engine.rules import dead_nodes_insisted_on
 from stead.engine.shapes import Demand, Shape
 from stead.engine.timers import Timers
-from stead.engine.waiting import Item, Line, Sleeper
+from stead.engine.waiting import Item, Line
 from stead.engine.waiting import Waiting as WaitingWork
 from stead.engine.work import Placement
 from stead.errors import Invalid
@@ -111,9 +112,12 @@ class Engine:
         self.now = max(self.now, fact.now)
 
     def _node_joined(self, fact: NodeJoined) -> None:
+        row = self._board.fleet.row(fact.node.id)
+        known = self._board.fleet.nodes.map[row].taints if row is not None else ()
         row = self._board.fleet.join(fact.node)
         for taint in fact.node.taints:
-            self._schedule_evictions(row, taint)
+            if taint not in known:
+                self._schedule_evictions(row, taint)
 
     def _node_left(self, fact: NodeLeft) -> None:
         row = self._board.fleet.row(fact.node)
@@ -121,6 +125,9 @@ class Engine:
             return
         lost = [self._lift(id) for id in tuple(self._board.work.residents.read(row))]
         self._board.fleet.leave(row)
+        hold = self._board.world.hold
+        if hold is not None and hold.nodes >> row & 1:
+            self._board.set_hold(None)
         for placement in lost:
             self._wait_again(placement)
 
@@ -173,25 +180,27 @@ class Engine:
             seen.add(id)
             arrived.setdefault((shape_of(ask), ask.priority), {})[id] = ask
         for (shape, priority), asks in arrived.items():
-            self._wait(Line(shape, priority, now, now), asks)
+            turn = self._waiting.turn_of(shape, priority, now) or self._board.next_turn()
+            self._wait(Line(shape, priority, now, turn, now), asks)
 
     def _ask_running(self, fact: AskRunning) -> None:
         ask, row = fact.ask, self._board.fleet.row(fact.node)
         if row is None:
             return
-        choice, moment = 0, self.now
+        choice, moment, turn = 0, self.now, 0
         known = self._board.work.placements.map.get(ask.id)
         if known is not None:
             if known.row == row:
                 return
-            choice, moment, ask = known.choice, known.moment, known.ask
+            choice, moment, turn, ask = known.choice, known.moment, known.turn, known.ask
             self._lift(ask.id)
         elif ask.id in self._waiting:
-            moment = self._waiting.line_of(ask.id).moment
+            line = self._waiting.line_of(ask.id)
+            moment, turn = line.moment, line.turn
             self._waiting.remove(ask.id)
         group = self._groups.of_member.map.get(ask.id)
         demand = self._board.shape_of(ask).demands[choice]
-        placement = self._board.place(ask, demand, row, moment, group)
+        placement = self._board.place(ask, demand, row, moment, turn or self._board.next_turn(), group)
         self._watch_taints(placement)
         if group is not None:
             self._member_runs(group, ask.id)
@@ -214,9 +223,10 @@ class Engine:
         group = fact.group
         if any(id in ids for ids in self._known_ids() for id in (group.id, *(m.id for m in group.all_members))):
             return
-        record = self._groups.add(group, self._board, self.now)
         shape = self._groups.shape_of(group, self._board)
-        self._wait(Line(shape, group.priority, record.moment, self.now), {group.id: group})
+        turn = self._waiting.turn_of(shape, group.priority, self.now) or self._board.next_turn()
+        self._groups.add(group, self.now, turn)
+        self._wait(Line(shape, group.priority, self.now, turn, self.now), {group.id: group})
 
     def _group_ended(self, fact: GroupEnded) -> None:
         if fact.group not in self._groups:
@@ -242,14 +252,16 @@ class Engine:
         """An ask lost its place: back into the line by its old moment; a member through its group."""
         ask = placement.ask
         if placement.group is None:
-            self._wait(Line(self._board.shape_of(ask), ask.priority, placement.moment, self.now), {ask.id: ask})
+            shape = self._board.shape_of(ask)
+            self._wait(Line(shape, ask.priority, placement.moment, placement.turn, self.now), {ask.id: ask})
             return
         record = self._groups.records.map[placement.group]
         if not record.ended and not record.rows(self._board):
             record = self._groups.update(record._replace(alternative=None))  # all of it is decided again
         if placement.group not in self._waiting:
-            shape = GroupShape(record.group, self._board, self._board.next_turn())
-            self._wait(Line(shape, record.group.priority, record.moment, self.now), {record.group.id: record.group})
+            group_shape = GroupShape(record.group, self._board)
+            line = Line(group_shape, record.group.priority, record.moment, record.turn, self.now)
+            self._wait(line, {record.group.id: record.group})
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
@@ -290,15 +302,15 @@ class Engine:
         self._evict_due(decisions)
         if tried or self.now >= self._somebody_late_at:
             self._hold_for_the_late()
-        if self._board.tidy(self._waiting.shapes):
-            self._groups.forget_shapes()
-            self._board.fleet.bump(NODES)
+        self._board.tidy(self._waiting)
         return decisions
 
     def _anybody_awake(self) -> bool:
         """Wake whom the latest changes concern."""
         hold = self._board.world.hold
-        if hold is not None and (hold.owner not in self._waiting or hold.nodes & ~self._board.fleet.alive):
+        if hold is not None and (
+            hold.owner not in self._waiting or (self._board.fleet.news and not is_of_use(self._board, hold))
+        ):
             self._board.set_hold(None)
         self._waiting.wake(self._board.fleet.take_news())
         return self._waiting.awake()
@@ -329,7 +341,7 @@ class Engine:
                     asks = run[done : done + len(rows)]
                     ids = [ask.id for ask in asks]
                     self._waiting.remove(*ids)
-                    self._board.place_many(demand, asks, rows, line.moment)
+                    self._board.place_many(demand, asks, rows, line)
                     self._announce(demand, ids, rows, decisions)
                     done += len(rows)
         return done
@@ -339,7 +351,7 @@ class Engine:
             row = self._board.standing(demand).best(self._board.dice)
             if row is not None:
                 self._waiting.remove(ask.id)
-                self._board.place(ask, demand, row, line.moment)
+                self._board.place(ask, demand, row, line.moment, line.turn)
                 self._announce(demand, [ask.id], [row], decisions)
                 return True
         return False
@@ -352,8 +364,16 @@ class Engine:
                 self._watch_taints(self._board.work.placements.map[id])
 
     def _decide_group(self, shape: GroupShape, record: GroupRecord, decisions: list[Decision]) -> int:
+        hold = self._board.world.hold
+        own = hold if hold is not None and hold.owner == record.group.id else None
+        if own is not None:
+            self._board.set_hold(None, news=False)
         if self._place_group(shape, record, decisions):
+            if own is not None:
+                self._board.set_hold(None)
             return 1
+        if own is not None:
+            self._board.set_hold(own)
         refusals = self._group_refusals(record)
         self._waiting.sleep(shape, shape.columns(self._board), self._board.fleet.alive)
         told = self._waiting.tell(shape, refusals)
@@ -362,23 +382,21 @@ class Engine:
         return 0
 
     def _place_group(self, shape: GroupShape, record: GroupRecord, decisions: list[Decision]) -> bool:
-        """Place what the group lacks: of the alternative it has, or of the first alternative that works."""
-        known = record.alternative
-        for alternative in range(len(record.group.alternatives)) if known is None else (known,):
-            record = record._replace(alternative=alternative)
-            missing, beside = record.missing(self._board), record.rows(self._board)
-            members = [Member(ask, self._board.shape_of(ask)) for ask in missing]
-            if place_group(self._board, record.group.id, members, shape.strategies, beside, record.moment):
-                self._groups.update(record)
-                self._waiting.remove(record.group.id)
-                placements = [self._board.work.placements.map[ask.id] for ask in missing]
-                for placement in placements:
-                    self._watch_taints(placement)
-                nodes = tuple((p.ask.id, self._board.node_id(p.row)) for p in placements)
-                if nodes:
-                    decisions.append(GroupPlaced(record.group.id, alternative, nodes))
-                return True
-        return False
+        missing = {ask.id for members in record.group.alternatives for ask in members}
+        missing -= self._board.work.placements.map.keys()
+        placed = place_missing(self._board, shape, record)
+        if placed is None or placed.alternative is None:
+            return False
+        self._groups.update(placed)
+        self._waiting.remove(record.group.id)
+        members = [ask.id for ask in record.group.alternatives[placed.alternative] if ask.id in missing]
+        placements = [self._board.work.placements.map[id] for id in members if id not in record.ended]
+        for placement in placements:
+            self._watch_taints(placement)
+        nodes = tuple((placement.ask.id, self._board.node_id(placement.row)) for placement in placements)
+        if nodes:
+            decisions.append(GroupPlaced(record.group.id, placed.alternative, nodes))
+        return True
 
     def _block(self, shape: Shape, decisions: list[Decision]) -> None:
         """Nothing fits any more of these asks: refuse them if nothing ever can, else let them sleep."""
@@ -439,13 +457,20 @@ class Engine:
 
     def _refuse_late(self, decisions: list[Decision]) -> None:
         for deadline, id in self._timers.passed_deadlines(self.now):
-            if id in self._waiting and self._waiting.item(id).deadline == deadline:
+            if id in self._waiting and self._is_late(id, deadline):
                 refusals = self._waiting.told(self._waiting.line_of(id).sleeper)
                 if id in self._groups:
                     self._group_ended(GroupEnded(id))
                 else:
                     self._waiting.remove(id)
                 decisions.append(Refused(id, DeadlinePassed(deadline, refusals)))
+
+    def _is_late(self, id: str, deadline: float) -> bool:
+        """Whether what waits is refused by its deadline: not if it lost its place after that, or part of it runs."""
+        line, record = self._waiting.line_of(id), self._groups.records.map.get(id)
+        began_late = line.since >= deadline and line.since != line.moment
+        runs = record is not None and record.alternative is not None
+        return self._waiting.item(id).deadline == deadline and not began_late and not runs
 
     @property
     def next_moment(self) -> float | None:
@@ -465,28 +490,14 @@ class Engine:
             else:
                 self._somebody_late_at = min(self._somebody_late_at, line.since + patience)
         for line, item in sorted(late, key=lambda found: found[0].order):
-            nodes = self._nodes_to_hold(line.sleeper, item)
-            if nodes:
-                self._board.set_hold(Hold(item.id, line.sleeper, nodes))
+            if isinstance(line.sleeper, Shape):
+                hold = hold_for_ask(self._board, item.id, line.sleeper)
+            else:
+                assert isinstance(line.sleeper, GroupShape)
+                hold = hold_for_group(self._board, self._groups.records.map[item.id], line.sleeper)
+            if hold is not None:
+                self._board.set_hold(hold)
                 return
-
-    def _nodes_to_hold(self, sleeper: Sleeper, item: Item) -> Nodes:
-        if isinstance(sleeper, Shape):
-            for demand in sleeper.demands:
-                hopes = self._board.hopes(demand)
-                if hopes:
-                    return 1 << self._board.emptiest(demand, hopes)
-            return 0
-        assert isinstance(sleeper, GroupShape)
-        twin = self.fork()
-        twin._board = free_of_work(twin._board)
-        if not twin._place_group(sleeper, self._groups.records.map[item.id], []):
-            return 0
-        nodes = 0
-        for id, placement in twin._board.work.placements.map.items():
-            if placement.group == item.id and id not in self._board.work.placements.map:
-                nodes |= 1 << placement.row
-        return nodes
 
     # -- answers
 
@@ -504,7 +515,8 @@ class Engine:
             else:
                 raise Invalid(f"nothing named {what!r} waits or is placed; an ask has to be submitted first")
         if isinstance(what, Group):
-            return explain_group(self._board, what)
+            record = self._groups.records.map.get(what.id)
+            return explain_group(self._board, what, record.alternative if record is not None else None)
         return explain_waiting(self._board, what)
 
     def candidates(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:

@@ -7,17 +7,18 @@ and each can be undone by the other, so a plan can be tried on the board itself 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from stead.asks import Ask, AskId, GroupId
 from stead.engine.amounts import DeviceShares
-from stead.engine.fleet import Fleet, Nodes, as_flags
+from stead.engine.fleet import RESERVED, Fleet, Nodes, as_flags
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing
 from stead.engine.sharing import Sheet
+from stead.engine.waiting import Line, Waiting
 from stead.engine.work import Placement, Work
 from stead.nodes import NodeId
 
@@ -63,26 +64,22 @@ class Board:
         key = ask.shape_key
         shape = self._shapes.map.get(key)
         if shape is None:
-            shape = Shape(ask, self._policies[ask.policy], self.next_turn())
+            shape = Shape(ask, self._policies[ask.policy])
             self._shapes.write()[key] = shape
         return shape
 
     def glance(self, ask: Ask) -> Shape:
-        """The same for a question: an ask that is only asked about leaves no trace in the order of shapes."""
-        return self._shapes.map.get(ask.shape_key) or Shape(ask, self._policies[ask.policy], 0)
+        """The same for a question: an ask that is only asked about is not remembered."""
+        return self._shapes.map.get(ask.shape_key) or Shape(ask, self._policies[ask.policy])
 
-    def tidy(self, in_use: Callable[[], Iterable[Shape]]) -> bool:
-        """Drop what was compiled for shapes that nothing waits with, once there are many of them.
-
-        Dropped shapes and indexes are made again when needed; the caller has to wake what waits.
-        """
-        if len(self._shapes.map) <= self._shapes_max:
-            return False
-        self._shapes = Sheet({shape.key: shape for shape in in_use()})
-        self._shapes_max = 2 * len(self._shapes.map) + SHAPES_IDLE_MAX
-        self._standings.clear()
-        self.work.forget_indexes(self.fleet)
-        return True
+    def tidy(self, waiting: Waiting) -> None:
+        """Drop what was compiled for shapes that nothing waits with, once there are many of them; it is made
+        again when needed."""
+        if len(self._shapes.map) > self._shapes_max:
+            self._shapes = Sheet({shape.key: shape for shape in waiting.shapes()})
+            self._shapes_max = 2 * len(self._shapes.map) + SHAPES_IDLE_MAX
+            self._standings.clear()
+            self.work.forget_indexes(self.fleet, waiting.columns)
 
     def standing(self, demand: Demand) -> Standing:
         """How the demand stands to all nodes, up to date."""
@@ -113,13 +110,15 @@ class Board:
 
     # -- moves
 
-    def place(self, ask: Ask, demand: Demand, row: int, moment: float, group: GroupId | None = None) -> Placement:
+    def place(
+        self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
+    ) -> Placement:
         held = self.fleet.take(row, demand.needs)
-        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, group)
+        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group)
         self.work.add(self.fleet, placement)
         return placement
 
-    def place_many(self, demand: Demand, asks: Sequence[Ask], rows: list[int], moment: float) -> None:
+    def place_many(self, demand: Demand, asks: Sequence[Ask], rows: list[int], line: Line) -> None:
         """Place equal asks that look at no other work, one on each of `rows`."""
         held: Sequence[tuple[DeviceShares, ...]]
         if demand.on_devices:
@@ -127,9 +126,10 @@ class Board:
         else:
             self.fleet.take_many(rows, demand.needs)
             held = [()] * len(rows)
-        choice = demand.index
+        choice, moment, turn = demand.index, line.moment, line.turn
         placements = [
-            Placement(ask, row, choice, shares, moment, None) for ask, row, shares in zip(asks, rows, held, strict=True)
+            Placement(ask, row, choice, devices, moment, turn, None)
+            for ask, row, devices in zip(asks, rows, held, strict=True)
         ]
         self.work.add_many(self.fleet, placements)
 
@@ -140,9 +140,10 @@ class Board:
         self.fleet.give(placement.row, needs, placement.held)
         return placement
 
-    def set_hold(self, hold: Hold | None) -> None:
+    def set_hold(self, hold: Hold | None, news: bool = True) -> None:
+        """Hold nodes, or hold them no longer, which is news to those who were kept off."""
         self.world.hold = hold
-        self.fleet.bump(("reserved", ""), news=hold is None)
+        self.fleet.bump(RESERVED, news=news and hold is None)
 
     # -- reading
 

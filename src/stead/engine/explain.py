@@ -140,20 +140,27 @@ def explain_placed(board: Board, id: AskId) -> Explanation:
     return Explanation(id, verdicts, chosen=score(placement.row), runners_up=runners_up, policy=placement.ask.policy)
 
 
-def explain_group(board: Board, group: Group) -> Explanation:
-    """Each member of the first alternative by itself, and whether all of them fit at once."""
-    twin = board.fork()
-    placed = board.work.placements.map
-    asks = [member for member in group.alternatives[0] if member.id not in placed]
-    beside = [placed[member.id].row for member in group.alternatives[0] if member.id in placed]
-    members = [Member(ask, twin.shape_of(ask)) for ask in asks]
-    shape = GroupShape(group, twin, 0)
-    together = place_group(twin, group.id, members, shape.strategies, beside, moment=0.0)
+def explain_group(board: Board, group: Group, alternative: int | None) -> Explanation:
+    """Each member of the alternative taken (or of the first) by itself, and whether all of them fit at once;
+    while none is taken, the group fits if any of its alternatives does."""
+    alternatives = range(len(group.alternatives)) if alternative is None else (alternative,)
+    together = any(_fits_together(board.fork(), group, index) for index in alternatives)
     by_shape: dict[Shape, Explanation] = {}
     explanations = []
-    for member in members:
-        if member.shape not in by_shape:
-            by_shape[member.shape] = explain_waiting(board, member.ask)
-        same = by_shape[member.shape]
-        explanations.append(Explanation(member.ask.id, same.verdicts, same.change, policy=same.policy))
+    for ask in group.alternatives[alternative or 0]:
+        if ask.id not in board.work.placements.map:
+            shape = board.glance(ask)
+            if shape not in by_shape:
+                by_shape[shape] = explain_waiting(board, ask)
+            same = by_shape[shape]
+            explanations.append(Explanation(ask.id, same.verdicts, same.change, policy=same.policy))
     return Explanation(group.id, members=tuple(explanations), together=together, policy=group.strategy)
+
+
+def _fits_together(twin: Board, group: Group, alternative: int) -> bool:
+    """Whether the members that are not placed find places beside the others; on a fork."""
+    placed = twin.work.placements.map
+    members = group.alternatives[alternative]
+    missing = [Member(ask, twin.shape_of(ask)) for ask in members if ask.id not in placed]
+    beside = [placed[ask.id].row for ask in members if ask.id in placed]
+    return place_group(twin, group.id, missing, GroupShape(group, twin).strategies, beside)

@@ -23,6 +23,7 @@ from stead.engine.sharing import Sheet
 from stead.labels import NODE_ID
 
 TRIES_MAX = 2000
+GROUP_SHAPES_MAX = 1024
 NODES_TRIED_MAX = 32
 """How many of the best nodes are tried for one member before the search turns back."""
 
@@ -39,10 +40,9 @@ class Member(NamedTuple):
 class GroupShape:
     """What equal groups share. A group that lost members waits with a shape of its own."""
 
-    __slots__ = ("alternatives", "strategies", "turn")
+    __slots__ = ("alternatives", "strategies")
 
-    def __init__(self, group: Group, board: Board, turn: int) -> None:
-        self.turn = turn
+    def __init__(self, group: Group, board: Board) -> None:
         self.strategies: tuple[tuple[str, Strategy], ...] = (*group.topology, (NODE_ID, group.strategy))
         self.alternatives: tuple[tuple[Shape, ...], ...] = tuple(
             tuple(board.shape_of(member) for member in members) for members in group.alternatives
@@ -65,6 +65,7 @@ class GroupRecord(NamedTuple):
 
     group: Group
     moment: float
+    turn: int
     alternative: int | None
     ended: frozenset[AskId]
 
@@ -98,8 +99,8 @@ class Groups:
     def __contains__(self, id: str) -> bool:
         return id in self.records.map
 
-    def add(self, group: Group, board: Board, moment: float) -> GroupRecord:
-        record = GroupRecord(group, moment, None, frozenset())
+    def add(self, group: Group, moment: float, turn: int) -> GroupRecord:
+        record = GroupRecord(group, moment, turn, None, frozenset())
         self.records.write()[group.id] = record
         self.of_member.write().update({member.id: group.id for member in group.all_members})
         return record
@@ -119,15 +120,27 @@ class Groups:
         key = group.shape_key
         shape = self._shapes.map.get(key)
         if shape is None:
-            shape = self._shapes.write()[key] = GroupShape(group, board, board.next_turn())
+            if len(self._shapes.map) > GROUP_SHAPES_MAX:
+                self._shapes = Sheet()
+            shape = self._shapes.write()[key] = GroupShape(group, board)
         return shape
-
-    def forget_shapes(self) -> None:
-        self._shapes = Sheet()
 
     def member(self, id: AskId) -> Ask:
         group = self.records.map[self.of_member.map[id]].group
         return next(member for member in group.all_members if member.id == id)
+
+
+def place_missing(board: Board, shape: GroupShape, record: GroupRecord) -> GroupRecord | None:
+    """Place what the group lacks: of the alternative it has, or of the first alternative that works. The
+    record with that alternative, or None and the board as it was."""
+    known = record.alternative
+    for alternative in range(len(record.group.alternatives)) if known is None else (known,):
+        tried = record._replace(alternative=alternative)
+        members = [Member(ask, board.shape_of(ask)) for ask in tried.missing(board)]
+        order = (record.moment, record.turn)
+        if place_group(board, record.group.id, members, shape.strategies, tried.rows(board), *order):
+            return tried
+    return None
 
 
 def place_group(
@@ -136,12 +149,13 @@ def place_group(
     members: Sequence[Member],
     strategies: Sequence[tuple[str, Strategy]],
     beside: Sequence[int],
-    moment: float,
+    moment: float = 0.0,
+    turn: int = 0,
 ) -> bool:
     """Place all members, or leave the board as it was. `beside`: rows of members that are placed already;
-    `moment`: when the group was submitted."""
+    `moment` and `turn`: the group's place in the order."""
     board_news = len(board.fleet.news)
-    done = _Search(board, group, members, strategies, beside, moment).run()
+    done = _Search(board, group, members, strategies, beside, moment, turn).run()
     if not done:
         # A try that was taken back has changed nothing, so it is no news to anybody.
         del board.fleet.news[board_news:]
@@ -157,8 +171,10 @@ class _Search:
         strategies: Sequence[tuple[str, Strategy]],
         beside: Sequence[int],
         moment: float,
+        turn: int,
     ) -> None:
-        self.board, self.group, self.strategies, self.moment = board, group, strategies, moment
+        self.board, self.group, self.strategies = board, group, strategies
+        self.moment, self.turn = moment, turn
         self.rows = list(beside)
         self.tries = TRIES_MAX + len(members)
         # Members that look at other work may look at each other: near a member that comes later, say. Then
@@ -184,7 +200,8 @@ class _Search:
             if member.shape not in candidates:
                 candidates[member.shape] = self._open_to(member.demand).bit_count()
         size = {shape: sum(need for _, need in shape.demands[0].needs) for shape in candidates}
-        return sorted(members, key=lambda m: (candidates[m.shape], -size[m.shape], m.shape.turn))
+        first = {shape: index for index, shape in enumerate(candidates)}
+        return sorted(members, key=lambda m: (candidates[m.shape], -size[m.shape], first[m.shape]))
 
     def _common_domains(self, fence: Nodes, key: str) -> list[Nodes]:
         """Domains of `key` in which every member has a candidate, the roomiest first."""
@@ -227,7 +244,7 @@ class _Search:
             self.tries -= 1
             if self.tries < 0:
                 return False
-            self.board.place(member.ask, member.demand, row, self.moment, self.group)
+            self.board.place(member.ask, member.demand, row, self.moment, self.turn, self.group)
             self.rows.append(row)
             if self._place_from(index + 1, fence):
                 return True
@@ -251,7 +268,7 @@ class _Search:
         for member in self.members:
             placement = self.board.lift(member.ask.id)
             holds = self.board.standing(member.demand).nodes >> placement.row & 1
-            self.board.place(member.ask, member.demand, placement.row, self.moment, self.group)
+            self.board.place(member.ask, member.demand, placement.row, self.moment, self.turn, self.group)
             if not holds:
                 return False
         return True
@@ -280,14 +297,3 @@ class _Search:
         order = np.lexsort((rows, standing.keys[rows], rank))
         tried: list[int] = rows[order][:NODES_TRIED_MAX].tolist()
         return tried
-
-
-def free_of_work(board: Board) -> Board:
-    """A fork in which every node is empty as far as amounts go: where could it ever fit?"""
-    twin = board.fork()
-    for row, residents in board.work.residents.map.items():
-        for id in residents:
-            placement = board.work.placements.map[id]
-            needs = placement.ask.choices[placement.choice].resources.items()
-            twin.fleet.give(row, needs, placement.held)
-    return twin

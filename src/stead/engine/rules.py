@@ -190,8 +190,13 @@ class NotKeptAway:
         for affinity, nodes in world.work.keepers(self.kind):
             for key in affinity.topologies:
                 kept[affinity] = kept.get(affinity, 0) | world.fleet.domain(nodes, key)
-        for affinity in sorted(kept, key=repr):
+        for affinity in sorted(kept, key=_text_of):
             yield KeptAway(affinity), kept[affinity]
+
+
+def _text_of(affinity: Affinity) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """An order of affinities that does not depend on how sets happen to be laid out."""
+    return str(affinity.selector), affinity.topologies, tuple(sorted(affinity.namespaces or ()))
 
 
 @dataclass(frozen=True, slots=True)

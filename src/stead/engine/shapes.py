@@ -80,12 +80,11 @@ class Shape:
     """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one may
     change where the next of them may go (it looks at other work), so batches are not allowed."""
 
-    __slots__ = ("demands", "key", "kind", "one_by_one", "turn")
+    __slots__ = ("demands", "key", "kind", "one_by_one")
 
-    def __init__(self, ask: Ask, policy: Policy, turn: int) -> None:
+    def __init__(self, ask: Ask, policy: Policy) -> None:
         self.key = ask.shape_key
         self.kind: Kind = (ask.namespace, ask.labels)
-        self.turn = turn
         self.demands = tuple(Demand(index, choice, self, ask, policy) for index, choice in enumerate(ask.choices))
         looks_at_work = any(not isinstance(preference.want, Selector) for preference in ask.prefers)
         self.one_by_one = bool(ask.affinities or ask.spreads) or looks_at_work or policy.by_chance
@@ -197,7 +196,7 @@ class Standing:
     def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
         """(preference, load in 1/10000) of a row, for explanations."""
         preference = 0 if self._preference is None else self._preference.item(row)
-        return preference, self._load_of(fleet, row) if self.demand.needs else 0
+        return preference, self._load_of(fleet, row)
 
     # -- choosing
 

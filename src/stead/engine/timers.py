@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import inf
 
 from stead.asks import AskId
-from stead.engine.sharing import Sheet
+from stead.engine.sharing import Sheet, Shelf
 from stead.taints import Taint
 
 
@@ -19,7 +19,7 @@ class Timers:
     def __init__(self) -> None:
         self._deadlines: list[tuple[float, str]] = []
         self._evictions: list[tuple[float, AskId, Taint]] = []
-        self._evict_at: Sheet[tuple[AskId, Taint], float] = Sheet()
+        self._evict_at: Shelf[AskId, Taint, float] = Shelf()
         self._evicted: Sheet[AskId, None] = Sheet()
 
     def fork(self) -> Timers:
@@ -33,7 +33,7 @@ class Timers:
 
     def set_eviction(self, id: AskId, taint: Taint, moment: float) -> None:
         """The ask must go because of the taint; a later call for the same two replaces this one."""
-        self._evict_at.write()[id, taint] = moment
+        self._evict_at.write(id)[taint] = moment
         heapq.heappush(self._evictions, (moment, id, taint))
 
     def passed_deadlines(self, now: float) -> Iterator[tuple[float, str]]:
@@ -44,8 +44,8 @@ class Timers:
         """Asks that must go, each with the taint that comes first; the caller says which are `evicted`."""
         while self._evictions and self._evictions[0][0] <= now:
             moment, id, taint = heapq.heappop(self._evictions)
-            if self._evict_at.map.get((id, taint)) == moment:
-                del self._evict_at.write()[id, taint]
+            if self._evict_at.read(id).get(taint) == moment:
+                self._evict_at.drop(id, taint)
                 if id not in self._evicted.map:
                     yield id, taint
 
@@ -54,6 +54,8 @@ class Timers:
         self._evicted.write()[id] = None
 
     def left(self, id: AskId) -> None:
+        """It is no longer where it was: whatever was due because of that place is not."""
+        self._evict_at.clear(id)
         if id in self._evicted.map:
             del self._evicted.write()[id]
 

@@ -9,8 +9,9 @@ was submitted; equal asks of one moment stand in one *line* and go together.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import NamedTuple
 
 from stead.asks import Ask, Group
 from stead.engine.decisions import Refusal
@@ -21,25 +22,23 @@ from stead.engine.sharing import Sheet, Shelf
 Item = Ask | Group
 
 
-class Sleeper(Protocol):
-    """A shape or a group's shape: hashed by identity. `turn` is when it was first seen."""
-
-    @property
-    def turn(self) -> int: ...
+Sleeper = Hashable
+"""A shape or a group's shape, by identity."""
 
 
 class Line(NamedTuple):
-    """Where equal work of one priority and one moment waits. `since` is when it began to wait: later than
-    `moment` for work that had a place and lost it."""
+    """Where equal work of one priority and one moment waits. `turn` is its place among peers of that moment.
+    `since` is when it began to wait: later than `moment` for work that had a place and lost it."""
 
     sleeper: Sleeper
     priority: int
     moment: float
+    turn: int
     since: float
 
     @property
     def order(self) -> tuple[int, float, int, float]:
-        return -self.priority, self.moment, self.sleeper.turn, self.since
+        return -self.priority, self.moment, self.turn, self.since
 
 
 class Waiting:
@@ -78,6 +77,12 @@ class Waiting:
 
     def line_of(self, id: str) -> Line:
         return self._line_of.map[id]
+
+    def turn_of(self, sleeper: Sleeper, priority: int, moment: float) -> int | None:
+        """The turn of equal work of this priority and moment, if such work came last."""
+        lines = self._lines.map.get(sleeper)
+        last = next(reversed(lines)) if lines else None
+        return last.turn if last is not None and (last.priority, last.moment) == (priority, moment) else None
 
     def add(self, line: Line, items: Mapping[str, Item]) -> None:
         """Queue items, awake."""
@@ -133,6 +138,11 @@ class Waiting:
         """The shapes of asks that wait."""
         return (sleeper for sleeper in self._lines if isinstance(sleeper, Shape))
 
+    @property
+    def columns(self) -> Container[Column]:
+        """Every column that somebody who sleeps waits for."""
+        return self._readers
+
     # -- who is next
 
     def items_in(self, line: Line) -> Mapping[str, Item]:
@@ -144,7 +154,8 @@ class Waiting:
         After each the caller has removed what it placed, put to sleep what found no place, and woken whom
         that concerns: those take their place in the order at once.
         """
-        heap: list[tuple[tuple[int, float, int, float], Line]] = []
+        heap: list[tuple[tuple[int, float, int, float], int, Line]] = []
+        tries = count()
         queued: set[Sleeper] = set()
         self._woken = list(self._ready)
         while heap or self._woken:
@@ -152,11 +163,11 @@ class Waiting:
                 if sleeper in self._ready and sleeper not in queued:
                     queued.add(sleeper)
                     line = next(iter(self._sorted(sleeper)))
-                    heapq.heappush(heap, (line.order, line))
+                    heapq.heappush(heap, (line.order, next(tries), line))
             self._woken = []
             if not heap:
                 break
-            line = heapq.heappop(heap)[1]
+            line = heapq.heappop(heap)[-1]
             queued.discard(line.sleeper)
             if line in self._items:
                 yield line

@@ -7,7 +7,7 @@ against single asks, and what it matches is kept up to date (`Matching`) as asks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -28,14 +28,15 @@ ANY_WORK: Column = ("any-work", "")
 
 
 class Placement(NamedTuple):
-    """Where one ask is, and what it holds there. `moment` is when it was submitted, kept in case it must
-    wait again."""
+    """Where one ask is, and what it holds there. `moment` and `turn` are its place in the order, kept in
+    case it must wait again."""
 
     ask: Ask
     row: int
     choice: int
     held: tuple[DeviceShares, ...]
     moment: float
+    turn: int
     group: GroupId | None
 
 
@@ -172,14 +173,18 @@ class Work:
             fleet.bump(("ask", id), placement.row)
         return placement
 
-    def forget_indexes(self, fleet: Fleet) -> None:
-        """Drop every index that a selector asked for; those still needed are built again when read."""
+    def forget_indexes(self, fleet: Fleet, wanted: Container[Column]) -> None:
+        """Drop the indexes of selectors that nobody waits for; they are built again when read."""
         versions = fleet.versions.write()
-        for column in [column for column in versions if column[0] in ("work", "ask")]:
+        for column in [column for column in versions if column[0] in ("work", "ask") and column not in wanted]:
             del versions[column]
-        self._counts, self._nodes, self._watched = Shelf(), Sheet(), Sheet()
-        self._matched_by = Sheet(dict.fromkeys(self._kinds, ()))
-        self._all_watched = False
+        for matching in [matching for matching in self._nodes.map if ("work", matching) not in wanted]:
+            del self._nodes.write()[matching]
+            self._counts.clear(matching)
+        kept = self._nodes.map
+        self._matched_by = Sheet({k: tuple(m for m in found if m in kept) for k, found in self._matched_by.map.items()})
+        self._watched = Sheet({id: None for id in self._watched.map if ("ask", id) in wanted})
+        self._all_watched = ANY_WORK in wanted
 
     # -- inside
 
