@@ -55,7 +55,7 @@ coverage: $(INSTALLED) ## the engine and the language: over 95 % by branch
 	$(BIN)/coverage report --include='$(MEASURED)' --fail-under=95
 
 golden: $(INSTALLED) ## write the golden files again; read the difference before you commit it
-	STEAD_GOLDEN=write $(BIN)/python -m pytest -q tests/cli tests/sim tests/engine
+	STEAD_GOLDEN=write $(BIN)/python -m pytest -q tests/cli tests/sim tests/behaviour
 
 bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/results.json
 	$(BIN)/python -m benchmarks

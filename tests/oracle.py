@@ -430,7 +430,7 @@ class Oracle:
                     where = self.places[held.node].labels
                     domains = taken.setdefault(affinity, set())
                     domains.update((key, where[key]) for key in affinity.topologies if key in where)
-        for affinity in sorted(taken, key=repr):
+        for affinity in sorted(taken, key=lambda it: (str(it.selector), it.topologies, sorted(it.namespaces or ()))):
             yield reasons.KeptAway(affinity), partial(_lies_outside, taken[affinity])
 
     def _spread_holds(self, ask: Ask, choice: Choice, spread: Spread, keys: set[str]) -> Holds:

@@ -145,6 +145,30 @@ def test_a_step_that_cannot_be_written_leaves_no_trace(path: Path) -> None:
         assert journal.append([ClockAdvanced(1)], []) == 1
 
 
+def test_an_interrupt_right_after_the_commit_stays_an_interrupt(path: Path) -> None:
+    """Between the commit and the next line anything may happen; what was committed stays committed."""
+
+    class Interrupting:
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self.connection = connection
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.connection, name)
+
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            cursor = self.connection.execute(statement, *values)
+            if statement == "COMMIT":
+                raise KeyboardInterrupt
+            return cursor
+
+    with Journal.open(path) as journal:
+        journal._connection = Interrupting(journal._connection)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            journal.append(STEPS[0], [])
+    with Journal.reading(path) as journal:
+        assert [entry.facts for entry in journal.read()] == [tuple(STEPS[0])]
+
+
 def test_a_missing_file_is_one_sentence(path: Path) -> None:
     with pytest.raises(Unreadable, match=r"^there is no journal at .*run\.journal$"):
         Journal.reading(path)

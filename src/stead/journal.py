@@ -124,7 +124,9 @@ class Journal:
                 number = self._connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
                 self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                # An interrupt may come after the commit: then there is nothing to take back.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
                 raise
         assert number is not None
         return number

@@ -253,5 +253,5 @@ def test_what_would_be_enough_is_enough() -> None:
 
 def test_values_are_quoted_where_they_could_be_misread() -> None:
     wanted = Ask.of("w", {}, on("in", "a"))
-    assert str(zones("a").explain(wanted)).startswith('0 of 1 node fit: 1 lacks "in" in {a}.')
+    assert str(zones("a").explain(wanted)).startswith('0 of 1 node fits: 1 lacks "in" in {a}.')
     assert str(Requirement.is_in("zone", "")) == 'zone in {""}'

@@ -183,6 +183,23 @@ def test_members_may_need_each_other() -> None:
     assert place(engine, group("g", chief, follower, strategy=SPREAD)) == ["n0", "n0"]
 
 
+def test_members_may_need_each_other_in_a_circle() -> None:
+    engine = zones("a", "b", "b")
+    fill(engine, "n0", 4)
+    one = ask("m0", 1, labels={"app": "x"}, affinities=all_of(near_app("y", "zone"), apart_from_app("y")))
+    other = ask("m1", 1, labels={"app": "y"}, affinities=all_of(near_app("x", "zone")))
+    assert sorted(map(str, place(engine, group("g", one, other)))) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("shy_first", [True, False], ids=["the shy one is named first", "the shy one is named last"])
+def test_a_member_that_stays_apart_is_heard_whenever_it_is_placed(shy_first: bool) -> None:
+    engine = cluster(node("n0", 4), node("n1", 4))
+    shy = ask("m0", 1, affinities=all_of(apart_from_app("web")))
+    trio = [ask("m1", 1, labels={"app": "web"}), ask("m2", 1, labels={"app": "web"})]
+    place(engine, group("g", *([shy, *trio] if shy_first else [*trio, shy])))
+    assert engine.placed["m0"] not in (engine.placed["m1"], engine.placed["m2"])
+
+
 def test_members_are_spread_by_their_own_spread_rule() -> None:
     engine = zones("a", "a", "b", "b")
     even = members(4, labels={"app": "web"}, spreads=(Spread("zone", on("app", "web")),))
@@ -273,6 +290,13 @@ def test_a_member_lost_by_a_fallback_is_placed_again_by_that_fallback() -> None:
     submit(engine, group("g", *members(1, 4), fallbacks=((ask("a", 1), ask("b", 1)),)))
     decisions = tell(engine, NodeJoined(node("n1", 8)), AskLost("a"))
     assert decisions == [GroupPlaced("g", 1, (("a", "n0"),))]
+
+
+def test_when_all_members_are_lost_the_alternatives_are_open_again() -> None:
+    engine = cluster(node("n0", 2))
+    submit(engine, group("g", *members(1, 4), fallbacks=((ask("a", 1), ask("b", 1)),)))
+    assert engine.placed.keys() == {"a", "b"}
+    assert tell(engine, NodeJoined(node("n1", 8)), NodeLeft("n0")) == [GroupPlaced("g", 0, (("m0", "n1"),))]
 
 
 # Members that are lost, end, or run elsewhere

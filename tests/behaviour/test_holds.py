@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 
 import pytest
 
@@ -27,6 +28,9 @@ from stead.asks import Ask, Choice, Group, Strategy
 from stead.engine import Engine
 from stead.engine.facts import (
     AskEnded,
+    AskLost,
+    AskRunning,
+    AskSubmitted,
     ClockAdvanced,
     Fact,
     GroupEnded,
@@ -84,6 +88,30 @@ def test_a_stream_of_small_work_does_not_starve(starved: Ask | Group) -> None:
     submit(engine, starved)
     stream(engine, 40)
     assert starved.id not in engine.waiting
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_would_fit_an_empty_cluster_is_placed_in_the_end(seed: int) -> None:
+    """Random nodes, random small work without end, and one large piece of work, an ask or a group."""
+    random = Random(seed)
+    cpus = [random.choice((2, 3, 4)) for _ in range(4)]
+    nodes = [node(f"n{index}", cpu, GPU=1, labels={"zone": random.choice("ab")}) for index, cpu in enumerate(cpus)]
+    engine = cluster(*nodes, patience=5.0)
+    wide = [
+        ask(f"m{index}", random.choice((1.5, 2)), gpu=random.choice((0, 1))) for index in range(random.choice((2, 3)))
+    ]
+    strategy = random.choice((Strategy.PACK, Strategy.SPREAD, Strategy.STRICT_SPREAD))
+    big: Ask | Group = ask("big", max(cpus), gpu=1) if seed % 2 else group("big", *wide, strategy=strategy)
+    assert engine.explain(big).fits
+    until: dict[str, float] = {}
+    for now in range(60):
+        done = [id for id, end in until.items() if end <= now and id in engine.placed]
+        small = [ask(f"s{now}-{index}", random.choice((0.5, 1)), gpu=random.choice((0, 0.5))) for index in range(6)]
+        until |= {each.id: now + random.choice((1.0, 3.0, 6.0)) for each in small}
+        tell(engine, ClockAdvanced(now), *map(AskEnded, done), *map(AskSubmitted, small))
+        if now == 3:
+            submit(engine, big)
+    assert "big" not in engine.waiting
 
 
 @pytest.mark.parametrize("patience", [None, 1000.0], ids=["without patience", "while patience lasts"])
@@ -224,6 +252,26 @@ def test_a_group_takes_the_nodes_that_are_held_for_it() -> None:
     tell(engine, ClockAdvanced(11))
     ends = [AskEnded(id) for id in engine.placed]
     assert set(placements(tell(engine, *ends))) == {"m0", "m1"}
+
+
+def test_a_lost_member_is_not_starved_beside_the_others() -> None:
+    """The node that it needs is the one that the others are on."""
+    engine = cluster(node("n0", 4), patience=10.0)
+    submit(engine, group("g", ask("m0", 2), ask("m1", 1), strategy=Strategy.STRICT_PACK))
+    engine.apply(AskLost("m0"), *(AskRunning(ask(f"small-{index}", 1), "n0") for index in range(3)))
+    engine.decide()
+    assert engine.waiting == ("g",)
+    stream(engine, 40)
+    assert "m0" in engine.placed
+
+
+def test_a_lost_member_that_no_longer_fits_beside_the_others_holds_nothing() -> None:
+    engine = cluster(node("n0", 5), patience=10.0)
+    submit(engine, group("g", ask("m0", 4), ask("m1", 1), strategy=Strategy.STRICT_PACK))
+    tell(engine, NodeResized("n0", amounts(CPU=4)), AskLost("m0"))
+    tell(engine, ClockAdvanced(100))
+    assert held(engine) == []
+    assert place(engine, ask("w", 1)) == ["n0"]
 
 
 def test_of_two_that_wait_too_long_the_more_urgent_is_served_first_and_then_the_older() -> None:

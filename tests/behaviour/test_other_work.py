@@ -305,10 +305,21 @@ def test_this_is_never_symmetric(affinity: Affinity) -> None:
 def test_symmetric_ones_of_every_alternative_keep_newcomers_away_and_each_is_a_reason() -> None:
     engine = zones("a", "b", "c")
     by_node, by_zone = apart_from_app("web", symmetric=True), apart_from_app("web", "zone", symmetric=True)
-    run(engine, ask("shy", affinities=((by_node,), (by_zone,))), "n1")
-    reasons = [KeptAway(each) for each in sorted((by_node, by_zone), key=repr)]
-    assert [(reason, nodes) for reason, nodes, _ in refusals(engine, web("w"))] == [(reasons[0], 1), (reasons[1], 0)]
+    run(engine, ask("shy", affinities=((by_zone,), (by_node,))), "n1")
+    assert refusals(engine, web("w")) == [(KeptAway(by_node), 1, 0), (KeptAway(by_zone), 0, 0)]
     assert candidates(engine, web("w")) == ("n0", "n2")
+
+
+def test_those_that_keep_it_away_stand_in_the_order_of_selector_topologies_and_namespaces() -> None:
+    engine = zones("a")
+    any_app = Affinity(Selector.all_of(Requirement.exists("app")), near=False, symmetric=True)
+    everywhere = apart_from_app("web", symmetric=True, namespaces=frozenset())
+    listed = apart_from_app("web", symmetric=True, namespaces=frozenset({"", "blue"}))
+    by_zone = apart_from_app("web", "zone", symmetric=True, namespaces=frozenset())
+    for index, shy in enumerate((by_zone, listed, any_app, everywhere)):
+        run(engine, ask(f"shy-{index}", affinities=all_of(shy)), "n0")
+    found = [reason for reason, _, _ in refusals(engine, web("w"))]
+    assert found == [KeptAway(each) for each in (any_app, everywhere, listed, by_zone)]
 
 
 def test_equal_symmetric_affinities_are_one_reason_wherever_their_work_is() -> None:

@@ -51,6 +51,14 @@ def test_it_follows_work_that_the_cluster_placed() -> None:
     assert placements(tell(engine, AskRunning(ask("a", 1), "n1"))) == {"b": "n1"}
 
 
+def test_it_follows_work_that_was_placed_in_a_crowd_of_equals() -> None:
+    engine = cluster(node("n0", 1), node("n1", 4))
+    fill(engine, "n0", 1)
+    submit(engine, ask("b", 1, affinities=all_of(near("a-1"))))
+    crowd = [ask(f"a-{index}", 1) for index in range(3)]
+    assert placements(submit(engine, *crowd)) == {"a-0": "n1", "a-1": "n1", "a-2": "n1", "b": "n1"}
+
+
 def test_a_chain_follows_link_by_link() -> None:
     engine = zones("a", "b")
     links = [ask(f"link-{index}", 1, affinities=all_of(near(f"link-{index - 1}"))) for index in (3, 2, 1)]

@@ -7,6 +7,7 @@ and only then told to the oracle.
 from __future__ import annotations
 
 from itertools import groupby, pairwise
+from math import inf
 
 from oracle import Oracle, stay_seconds
 from stead.asks import Ask, Group
@@ -37,12 +38,15 @@ class Mirror:
         self.said: dict[str, tuple[Refusal, ...]] = {}
         self.evicted: set[str] = set()
         self.first_seen: dict[object, int] = {}
+        self._waits_since: dict[str, float] = {}
+        self._had_a_place: set[str] = set()
         self._taint_times: dict[tuple[str, Taint], tuple[float, float]] = {}
         self._place_times: dict[tuple[str, str], tuple[float, float]] = {}
 
     def fork(self) -> Mirror:
         other = Mirror(self.engine.fork(), self.oracle.copy())
         other.said, other.evicted, other.first_seen = dict(self.said), set(self.evicted), dict(self.first_seen)
+        other._waits_since, other._had_a_place = dict(self._waits_since), set(self._had_a_place)
         other._taint_times, other._place_times = dict(self._taint_times), dict(self._place_times)
         return other
 
@@ -62,6 +66,7 @@ class Mirror:
         touched = getattr(touched, "id", touched)
         taints = {(id, taint) for id, place in oracle.places.items() for taint in place.node.taints}
         places = set(oracle.placed.items())
+        self.evicted &= {ask for ask, node in places if (ask, node) in self._place_times}
         self._taint_times = {
             it: (self._taint_times.get(it, (now, now))[0], now if it[0] == touched else self._taint_times[it][1])
             for it in taints
@@ -70,7 +75,9 @@ class Mirror:
             it: (self._place_times.get(it, (now, now))[0], now if it[1] == touched else self._place_times[it][1])
             for it in places
         }
-        self.evicted &= {ask for ask, _ in places}
+        self._waits_since = {id: self._waits_since.get(id, now) for id in oracle.waiting()}
+        self._had_a_place &= oracle.submitted.keys()
+        self._had_a_place |= {oracle.member_of.get(ask, ask) for ask, _ in places}
         self.said = {id: refusals for id, refusals in self.said.items() if id in oracle.submitted}
 
     # Decisions
@@ -127,6 +134,7 @@ class Mirror:
 
     def _moved(self, placement: tuple[str, str]) -> None:
         self._place_times[placement] = (self.oracle.now, self.oracle.now)
+        self._had_a_place.add(self.oracle.member_of.get(placement[0], placement[0]))
         self.evicted.discard(placement[0])
         self.said.pop(placement[0], None)
 
@@ -135,7 +143,7 @@ class Mirror:
         assert id in line, f"{id} was not in line"
         still_waiting = set(oracle.waiting())
         for earlier in line[: line.index(id)]:
-            if earlier in still_waiting and not self._is_late(earlier):
+            if earlier in still_waiting and not self._may_be_refused(earlier):
                 assert not self.fits(earlier), f"{id} overtook {earlier}"
 
     def _check_refused(self, decision: Refused) -> None:
@@ -147,7 +155,7 @@ class Mirror:
                 assert isinstance(work, Ask) and oracle.nowhere_alive(work), f"{decision}: {work}"
                 assert not set(nodes) & oracle.places.keys()
             case DeadlinePassed(deadline):
-                assert work.deadline == deadline and oracle.now >= deadline
+                assert work.deadline == deadline and self._may_be_refused(id), f"{decision}: now is {oracle.now}"
         oracle.forget(id)
         self._note_times(None)
 
@@ -188,8 +196,20 @@ class Mirror:
                 assert id in self.said, f"{id} waits, and was never told why"
 
     def _is_late(self, id: str) -> bool:
-        work = self.oracle.groups.get(id) or self.oracle.asks[id]
-        return work.deadline is not None and self.oracle.now >= work.deadline
+        """Whether it waited when the clock reached its deadline, and none of it has a place."""
+        return self._may_be_refused(id) and self._waits_since[id] < self._deadline(id)
+
+    def _may_be_refused(self, id: str) -> bool:
+        """The same, or it came when its deadline was over; work that lost its place after that is spared."""
+        spared = id in self._had_a_place and self._waits_since[id] >= self._deadline(id)
+        return self.oracle.now >= self._deadline(id) and not spared and not self._is_begun(id)
+
+    def _deadline(self, id: str) -> float:
+        deadline = (self.oracle.groups.get(id) or self.oracle.asks[id]).deadline
+        return inf if deadline is None else deadline
+
+    def _is_begun(self, id: str) -> bool:
+        return any(self.oracle.member_of.get(ask) == id for ask in self.oracle.placed)
 
     def fits(self, id: str) -> bool:
         """Whether the ask or group could be placed now; a group too large to try all assignments of counts as not."""

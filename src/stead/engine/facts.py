@@ -32,7 +32,7 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A node is gone. What was placed on it waits again, with its old place in the line."""
+    """A node is gone. What was placed on it waits again, and counts as submitted when it was."""
 
     node: NodeId
 

@@ -25,15 +25,13 @@ def hold_for_ask(board: Board, id: str, shape: Shape) -> Hold | None:
 
 def hold_for_group(board: Board, record: GroupRecord, shape: GroupShape) -> Hold | None:
     """Hold the nodes that the group would take if nothing ran."""
-    twin = _free_of_work(board)
+    twin = _free_of_other_work(board, record)
     placed = place_missing(twin, shape, record)
     if placed is None:
         return None
     nodes = 0
-    for row in placed.rows(twin):
-        nodes |= 1 << row
-    for row in placed.rows(board):
-        nodes &= ~(1 << row)
+    for ask in placed.missing(board):
+        nodes |= 1 << twin.work.placements.map[ask.id].row
     return Hold(record.group.id, shape, nodes) if nodes else None
 
 
@@ -50,12 +48,11 @@ def is_of_use(board: Board, hold: Hold) -> bool:
     return not hold.nodes & ~open_to_some
 
 
-def _free_of_work(board: Board) -> Board:
-    """A fork in which every node is empty as far as amounts go."""
+def _free_of_other_work(board: Board, record: GroupRecord) -> Board:
+    """A fork in which nothing but the group's own members uses any amounts."""
     twin = board.fork()
-    for row, residents in board.work.residents.map.items():
-        for id in residents:
-            placement = board.work.placements.map[id]
+    for placement in board.work.placements.map.values():
+        if placement.group != record.group.id:
             needs = placement.ask.choices[placement.choice].resources.items()
-            twin.fleet.give(row, needs, placement.held)
+            twin.fleet.give(placement.row, needs, placement.held)
     return twin

@@ -51,7 +51,8 @@ def verdict(found: Verdict) -> str:
     """``0 of 6 nodes fit: 3 lack gpu_type in {A100}; 2 tainted gpu_node=true; 1 short of 2 CPU.``"""
     if not found.nodes:
         return "There are no nodes."
-    head = f"{found.candidates} of {_nodes(found.nodes)} {'fits' if found.candidates == 1 else 'fit'}"
+    verb = "fits" if found.candidates == 1 or found.nodes == 1 else "fit"
+    head = f"{found.candidates} of {_nodes(found.nodes)} {verb}"
     reasons = [refusal(each) for each in found.refusals if each.nodes]
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
 
