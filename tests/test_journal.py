@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,7 +156,7 @@ def test_an_interrupt_right_after_the_commit_stays_an_interrupt(path: Path) -> N
         def __getattr__(self, name: str) -> object:
             return getattr(self.connection, name)
 
-        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
             cursor = self.connection.execute(statement, *values)
             if statement == "COMMIT":
                 raise KeyboardInterrupt
