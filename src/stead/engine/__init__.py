@@ -526,9 +526,10 @@ class Engine:
     def free(self, node: NodeId) -> Mapping[str, int]:
         """What is free on a node, in units, for every resource it has or that is in use there."""
         row = self._board.fleet.rows.map[node]
-        names = {*self._board.fleet.nodes.map[row].capacity, *self._board.fleet.amounts.map}
-        found = {name: int(self._board.fleet.amount(name).free[row]) for name in sorted(names)}
-        return {name: units for name, units in found.items() if units or self._board.fleet.amount(name).total[row]}
+        amounts = {name: int(amount.free[row]) for name, amount in self._board.fleet.amounts.map.items()}
+        capacity = self._board.fleet.nodes.map[row].capacity
+        found = {**capacity, **amounts}  # what nobody has asked for yet is all free
+        return {name: found[name] for name in sorted(found) if found[name] or name in capacity}
 
     @property
     def placed(self) -> Mapping[AskId, NodeId]:
