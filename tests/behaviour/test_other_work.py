@@ -422,3 +422,13 @@ def test_domains_of_many_nodes_are_found_from_few_and_from_many_places(count: in
         run(engine, web(f"web-on-{index}"), f"n{index}")
     run(engine, web("web-on-c"), f"n{count}")
     assert candidates(engine, together) == (*(f"n{index}" for index in range(0, count, 2)), f"n{count}")
+
+
+def test_work_that_keeps_others_away_is_named_in_the_order_of_its_selector_not_of_its_arrival() -> None:
+    engine = cluster(node("n0"))
+    of_web = Affinity(on("tier", "front"), near=False, symmetric=True)
+    of_all = Affinity(on("app", "web"), near=False, symmetric=True)
+    run(engine, ask("first", affinities=all_of(of_web)), "n0")
+    run(engine, ask("second", affinities=all_of(of_all)), "n0")
+    newcomer = ask("w", labels={"app": "web", "tier": "front"})
+    assert [reason for reason, _, _ in refusals(engine, newcomer)] == [KeptAway(of_all), KeptAway(of_web)]
