@@ -55,6 +55,7 @@ from stead.engine.waiting import Waiting as WaitingWork
 from stead.engine.work import Placement
 from stead.errors import Invalid
 from stead.nodes import Node, NodeId
+from stead.resources import DEVICES, UNIT
 from stead.taints import Effect, Taint
 from stead.taints import patience as patience_with
 
@@ -526,9 +527,10 @@ class Engine:
     def free(self, node: NodeId) -> Mapping[str, int]:
         """What is free on a node, in units, for every resource it has or that is in use there."""
         row = self._board.fleet.rows.map[node]
-        amounts = {name: int(amount.free[row]) for name, amount in self._board.fleet.amounts.map.items()}
+        asked_for = {name: int(amount.free[row]) for name, amount in self._board.fleet.amounts.map.items()}
         capacity = self._board.fleet.nodes.map[row].capacity
-        found = {**capacity, **amounts}  # what nobody has asked for yet is all free
+        unasked = {name: units - units % UNIT if name in DEVICES else units for name, units in capacity.items()}
+        found = {**unasked, **asked_for}
         return {name: found[name] for name in sorted(found) if found[name] or name in capacity}
 
     @property
