@@ -33,6 +33,16 @@ class PolicyName(StrEnum):
     SPREAD = "spread"
     RANDOM = "random"
 
+    @staticmethod
+    def of(name: str) -> PolicyName:
+        try:
+            return PolicyName(name)
+        except ValueError:
+            known = [policy.value for policy in PolicyName]
+            raise Invalid(
+                f"policy {name!r} is unknown{did_you_mean(str(name), known)}; good values are {', '.join(known)}"
+            ) from None
+
     # Part of every shape's key, which is hashed for every ask: the plain hash of a string is quick.
     __hash__ = str.__hash__
 
@@ -85,12 +95,6 @@ class Affinity:
     def by_identity(self) -> bool:
         """Whether it names particular asks, and so never lets a first one in."""
         return ASK_ID in self.selector.keys
-
-    def matches(self, namespace: str, other: Labels, other_namespace: str) -> bool:
-        """Whether work with these labels is meant, seen by an ask in `namespace` (identity aside)."""
-        reach = self.namespaces
-        in_reach = other_namespace == namespace if reach is None else (not reach or other_namespace in reach)
-        return in_reach and self.selector.matches(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,13 @@ class Ask:
     def __post_init__(self) -> None:
         if not self.choices:
             raise Invalid(f"ask {self.id!r} has no choice; give at least one, for example Choice()")
+        # People write plain maps and strings; both are what they mean.
+        labels: Any = self.labels
+        policy: Any = self.policy
+        if not isinstance(labels, Labels):
+            object.__setattr__(self, "labels", Labels.checked(labels))
+        if not isinstance(policy, PolicyName):
+            object.__setattr__(self, "policy", PolicyName.of(policy))
 
     @staticmethod
     def of(
@@ -226,9 +237,11 @@ class Group:
     def __post_init__(self) -> None:
         if not self.alternatives or not all(self.alternatives):
             raise Invalid(f"group {self.id!r} has no members; give at least one bundle, for example {{'CPU': 1}}")
-        ids = [member.id for member in self.all_members]
+        ids = [self.id, *(member.id for member in self.all_members)]
         if len(set(ids)) < len(ids):
-            raise Invalid(f"group {self.id!r} names a member twice; every member needs an id of its own")
+            raise Invalid(
+                f"group {self.id!r} names a member twice, or like itself; every member needs an id of its own"
+            )
         for member in self.all_members:
             if len(member.choices) > 1:
                 raise Invalid(

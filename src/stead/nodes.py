@@ -13,6 +13,9 @@ from stead.taints import Taint
 
 NodeId = str
 
+DEVICES_MAX = 1024
+"""More devices of a kind on one node are a mistake in the input."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -50,7 +53,13 @@ class Node:
                 raise Invalid(
                     f"node {id!r} cannot have {amount_text(device, amounts[device])}: devices are whole, for example 1"
                 )
-        return Node(id, amounts, checked, tuple(dict.fromkeys(taints)), ip, name, draining)
+            if amounts[device] > DEVICES_MAX * UNIT:
+                raise Invalid(
+                    f"node {id!r} cannot have {amount_text(device, amounts[device])}: at most {DEVICES_MAX} devices "
+                    f"of a kind fit a node"
+                )
+        unique = {(taint.key, taint.effect): taint for taint in taints}
+        return Node(id, amounts, checked, tuple(unique.values()), ip, name, draining)
 
     @property
     def all_labels(self) -> Labels:

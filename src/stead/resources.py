@@ -78,13 +78,13 @@ def text(amount: int) -> str:
 
 
 def memory_text(amount: int) -> str:
-    """Units of bytes as ``2Gi`` where that is exact, else rounded to two digits with its unit."""
-    size = amount / UNIT
-    for suffix in ("", "Ki", "Mi", "Gi", "Ti"):
-        if size < 1024 or suffix == "Ti":
-            return f"{size:.4g}{suffix}"
-        size /= 1024
-    raise AssertionError("unreachable")
+    """Units of bytes as ``2Gi`` or ``1.16Gi``: two decimals, rounded up, so that what is advised is enough."""
+    size, suffixes = UNIT, ["Ti", "Gi", "Mi", "Ki", ""]
+    while amount >= size * 1024 and len(suffixes) > 1:
+        size *= 1024
+        suffixes.pop()
+    hundredths = -(-amount * 100 // size)
+    return f"{hundredths / 100:.12g}{suffixes[-1]}"
 
 
 class Resources(Mapping[str, int]):

@@ -72,7 +72,7 @@ def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
     return any(toleration.covers(taint) for toleration in tolerations)
 
 
-def patience(taint: Taint, tolerations: Iterable[Toleration]) -> float | None:
+def stay_under(taint: Taint, tolerations: Iterable[Toleration]) -> float | None:
     """How long work with these tolerations may stay under a no-execute taint: 0 at once, None for ever.
 
     Several covering tolerations: the shortest stay counts, as in Kubernetes.

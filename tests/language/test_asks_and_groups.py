@@ -10,6 +10,7 @@ import pytest
 from sentences import refused
 
 from stead.asks import ASK_ID, Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy, locality
+from stead.errors import Invalid
 from stead.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.resources import Resources
 from stead.taints import TOLERATE_ALL
@@ -111,21 +112,31 @@ def test_a_skew_is_at_least_one(skew: int) -> None:
         Spread("zone", WEB, skew)
 
 
+def test_plain_maps_and_strings_are_taken_for_what_they_mean() -> None:
+    written = Ask.of("a", labels={"app": "web"}, policy="pack")
+    assert written == Ask.of("a", labels=Labels({"app": "web"}), policy=PolicyName.PACK)
+
+
 @pytest.mark.parametrize(
-    ("namespaces", "other", "matches"),
+    ("wrong", "sentence"),
     [
-        (None, "mine", True),
-        (None, "other", False),
-        (frozenset(), "mine", True),
-        (frozenset(), "other", True),
-        (frozenset({"other"}), "other", True),
-        (frozenset({"other"}), "mine", False),
+        (
+            {"policy": "pak"},
+            "policy 'pak' is unknown (did you mean 'pack'?); good values are hybrid, pack, spread, random",
+        ),
+        ({"policy": "flow"}, "policy 'flow' is unknown; good values are hybrid, pack, spread, random"),
+        ({"labels": {"app": 3}}, "the value of label 'app', 3 must be a string, for example '3'"),
     ],
 )
-def test_an_affinity_looks_into_its_namespaces(namespaces: frozenset[str] | None, other: str, matches: bool) -> None:
-    affinity = Affinity(WEB, namespaces=namespaces)
-    assert affinity.matches("mine", Labels({"app": "web"}), other) is matches
-    assert not affinity.matches("mine", Labels({"app": "db"}), other)
+def test_what_an_ask_cannot_mean_is_refused_when_it_is_written(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(Invalid) as error:
+        Ask.of("a", **wrong)
+    assert str(error.value) == sentence
+
+
+def test_a_member_is_not_named_like_its_group() -> None:
+    with pytest.raises(Invalid, match="like itself"):
+        Group("g", ((Ask.of("g"),),))
 
 
 def test_an_affinity_to_an_id_is_by_identity() -> None:

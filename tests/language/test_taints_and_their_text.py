@@ -18,7 +18,7 @@ from stead.arguments import (
     taint_text,
     taints_of,
 )
-from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration, patience, tolerated
+from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration, stay_under, tolerated
 
 NO_SCHEDULE, PREFER, NO_EXECUTE = Effect.NO_SCHEDULE, Effect.PREFER_NO_SCHEDULE, Effect.NO_EXECUTE
 GPU = Taint("gpu", "a100")
@@ -72,7 +72,7 @@ def test_without_tolerations_nothing_is_tolerated() -> None:
 def test_the_shortest_stay_under_a_no_execute_taint_counts(stays: list[float | None], expected: float | None) -> None:
     taint = Taint("down", effect=NO_EXECUTE)
     tolerations = [Toleration("down", seconds=seconds) for seconds in stays]
-    assert patience(taint, [*tolerations, Toleration("other", seconds=1.0)]) == expected
+    assert stay_under(taint, [*tolerations, Toleration("other", seconds=1.0)]) == expected
 
 
 @pytest.mark.parametrize(

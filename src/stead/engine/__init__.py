@@ -7,7 +7,7 @@ hold this object and contain no scheduling rule of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby, islice
 from math import inf
@@ -47,17 +47,15 @@ from stead.engine.facts import (
 from stead.engine.fleet import Column
 from stead.engine.groups import GroupRecord, Groups, GroupShape, place_missing
 from stead.engine.holds import hold_for_ask, hold_for_group, is_of_use
-from stead.engine.rules import dead_nodes_insisted_on
+from stead.engine.rules import Hold, dead_nodes_insisted_on
 from stead.engine.shapes import Demand, Shape
 from stead.engine.timers import Timers
-from stead.engine.waiting import Item, Line
-from stead.engine.waiting import Waiting as WaitingWork
+from stead.engine.waiting import Item, Line, Lines
 from stead.engine.work import Placement
 from stead.errors import Invalid
 from stead.nodes import Node, NodeId
 from stead.resources import DEVICES, UNIT
-from stead.taints import Effect, Taint
-from stead.taints import patience as patience_with
+from stead.taints import Effect, Taint, stay_under
 
 __all__ = ["Engine", "Settings"]
 
@@ -77,16 +75,20 @@ class Settings:
 
 DEFAULTS = Settings()
 
+HOPELESS_MAX = 4096
+
 
 class Engine:
     def __init__(self, settings: Settings = DEFAULTS) -> None:
         self.settings = settings
         self.now = 0.0
         self._board = Board(settings.hybrid_threshold, settings.seed)
-        self._waiting = WaitingWork()
+        self._waiting = Lines()
         self._groups = Groups()
         self._timers = Timers()
         self._somebody_late_at = inf
+        self._hopeless: dict[Hashable, int] = {}
+        """Who could not be held for, and at which version of the fleet: nothing new, no new try."""
 
     def fork(self) -> Engine:
         """An independent engine in the same state. It shares all tables until one of the two writes."""
@@ -94,7 +96,7 @@ class Engine:
         twin.settings, twin.now = self.settings, self.now
         twin._board, twin._waiting = self._board.fork(), self._waiting.fork()
         twin._groups, twin._timers = self._groups.fork(), self._timers.fork()
-        twin._somebody_late_at = self._somebody_late_at
+        twin._somebody_late_at, twin._hopeless = self._somebody_late_at, dict(self._hopeless)
         return twin
 
     # -- facts in
@@ -186,7 +188,7 @@ class Engine:
 
     def _ask_running(self, fact: AskRunning) -> None:
         ask, row = fact.ask, self._board.fleet.row(fact.node)
-        if row is None:
+        if row is None or ask.id in self._groups:
             return
         choice, moment, turn = 0, self.now, 0
         known = self._board.work.placements.map.get(ask.id)
@@ -259,10 +261,7 @@ class Engine:
         record = self._groups.records.map[placement.group]
         if not record.ended and not record.rows(self._board):
             record = self._groups.update(record._replace(alternative=None))  # all of it is decided again
-        if placement.group not in self._waiting:
-            group_shape = GroupShape(record.group, self._board)
-            line = Line(group_shape, record.group.priority, record.moment, record.turn, self.now)
-            self._wait(line, {record.group.id: record.group})
+        self._wait_alone(record)
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
@@ -270,7 +269,19 @@ class Engine:
         if record.alternative is None:
             taken = next(i for i, ms in enumerate(record.group.alternatives) if member in {m.id for m in ms})
             record = self._groups.update(record._replace(alternative=taken))
+        if group in self._waiting:
+            self._wait_alone(record)
         self._stop_if_complete(record)
+
+    def _wait_alone(self, record: GroupRecord) -> None:
+        """A group of which something has been placed waits (awake) with a shape of its own: what keeps it
+        waiting says nothing about groups that are whole."""
+        group, since = record.group, self.now
+        if group.id in self._waiting:
+            since = self._waiting.line_of(group.id).since
+            self._waiting.remove(group.id)
+        shape = GroupShape(group, self._board)
+        self._wait(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
 
     def _lift(self, id: AskId) -> Placement:
         self._timers.left(id)
@@ -376,7 +387,7 @@ class Engine:
         if own is not None:
             self._board.set_hold(own)
         refusals = self._group_refusals(record)
-        self._waiting.sleep(shape, shape.columns(self._board), self._board.fleet.alive)
+        self._waiting.sleep(shape, shape.columns(self._board), shape.hopes(self._board))
         told = self._waiting.tell(shape, refusals)
         if told:
             decisions.append(Waiting(told, refusals))
@@ -445,7 +456,7 @@ class Engine:
                 self._schedule_eviction(placement, taint)
 
     def _schedule_eviction(self, placement: Placement, taint: Taint) -> None:
-        stay = patience_with(taint, placement.ask.tolerations)
+        stay = stay_under(taint, placement.ask.tolerations)
         if stay is not None:
             self._timers.set_eviction(placement.ask.id, taint, self.now + stay)
 
@@ -476,7 +487,7 @@ class Engine:
     @property
     def next_moment(self) -> float | None:
         """When time alone could next change a decision, if ever."""
-        moment = min(self._timers.next_moment, self._somebody_late_at)
+        moment = min(self._timers.next_moment(self._waiting), self._somebody_late_at)
         return None if moment == inf else moment
 
     def _hold_for_the_late(self) -> None:
@@ -484,29 +495,40 @@ class Engine:
         patience, self._somebody_late_at = self.settings.patience, inf
         if patience is None or self._board.world.hold is not None:
             return
-        late = []
-        for line, item in self._waiting.first_lines():
-            if line.since + patience <= self.now:
-                late.append((line, item))
-            else:
-                self._somebody_late_at = min(self._somebody_late_at, line.since + patience)
-        for line, item in sorted(late, key=lambda found: found[0].order):
-            if isinstance(line.sleeper, Shape):
-                hold = hold_for_ask(self._board, item.id, line.sleeper)
-            else:
-                assert isinstance(line.sleeper, GroupShape)
-                hold = hold_for_group(self._board, self._groups.records.map[item.id], line.sleeper)
+        for line in self._waiting.waiting_since(self.now - patience):
+            hold = self._hold_for(line)
             if hold is not None:
                 self._board.set_hold(hold)
                 return
+        self._somebody_late_at = self._waiting.next_since + patience
+
+    def _hold_for(self, line: Line) -> Hold | None:
+        """Nodes to hold for the first in a line, if room is all it lacks."""
+        sleeper, item = line.sleeper, next(iter(self._waiting.items_in(line).values()))
+        if not self._waiting.hopes(sleeper) or self._hopeless.get(sleeper) == self._board.fleet.version:
+            return None
+        if isinstance(sleeper, Shape):
+            hold = hold_for_ask(self._board, item.id, sleeper)
+        else:
+            assert isinstance(sleeper, GroupShape)
+            hold = hold_for_group(self._board, self._groups.records.map[item.id], sleeper)
+        if hold is None:
+            if len(self._hopeless) > HOPELESS_MAX:
+                self._hopeless.clear()
+            self._hopeless[sleeper] = self._board.fleet.version
+        return hold
 
     # -- answers
 
     def explain(self, what: AskId | GroupId | Ask | Group) -> Explanation:
-        """Why it waits, what would let it in, or why it is where it is; also for work never submitted."""
+        """Why it waits, what would let it in, or why it is where it is; also for work never submitted.
+
+        A question leaves no trace: it is asked of a fork.
+        """
+        board = self._board.fork(lasting=False)
         if isinstance(what, str):
             if what in self._board.work.placements.map:
-                return explain_placed(self._board, what)
+                return explain_placed(board, what)
             if what in self._waiting:
                 what = self._waiting.item(what)
             elif what in self._groups:
@@ -517,12 +539,15 @@ class Engine:
                 raise Invalid(f"nothing named {what!r} waits or is placed; an ask has to be submitted first")
         if isinstance(what, Group):
             record = self._groups.records.map.get(what.id)
-            return explain_group(self._board, what, record.alternative if record is not None else None)
-        return explain_waiting(self._board, what)
+            return explain_group(board, what, record.alternative if record is not None else None)
+        if what.id in board.work.placements.map:
+            board.lift(what.id)  # an ask is never in its own way
+        return explain_waiting(board, what)
 
     def candidates(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
         """The nodes that would take the ask now, per choice, in table order."""
-        return self._board.candidates(self._board.glance(ask))
+        board = self._board.fork(lasting=False)
+        return board.candidates(board.shape_of(ask))
 
     def free(self, node: NodeId) -> Mapping[str, int]:
         """What is free on a node, in units, for every resource it has or that is in use there."""

@@ -22,7 +22,6 @@ LOAD_MAX = (1 << 40) - 1
 """Loads above this (a node that took part in wild overcommitment) count as this."""
 
 LEVELS_MAX = 32
-TOUCHED_MAX = 1_000_000
 SCALARS_MAX = 6
 """Up to so many rows are quicker one by one than as arrays."""
 
@@ -111,7 +110,7 @@ class Amount:
             else:
                 for row in rows:
                     column[row] = self.level(row, need)
-        if len(self._touched) > TOUCHED_MAX or len(self._levels) > LEVELS_MAX:
+        if len(self._touched) > 4 * len(self.free) or len(self._levels) > LEVELS_MAX:
             self._levels.clear()
             self._touched.clear()
         self._levels[need] = column, len(self._touched)
@@ -122,8 +121,12 @@ class Amount:
         the caller's concern)."""
         if not more and self.fitting(need).item(row) < need:
             return REFUSED
+        return self.load(row, need * (more + 1))
+
+    def load(self, row: int, need: int) -> int:
+        """How full the node would be with `need` more, whether it fits or not."""
         total = self.total.item(row)
-        return min((total - self.free.item(row) + need * (more + 1)) * UNIT // (total or 1), LOAD_MAX)
+        return min((total - self.free.item(row) + need) * UNIT // (total or 1), LOAD_MAX)
 
     def _level_of(self, where: NDArray[np.intp] | slice, need: int) -> Amounts:
         return np.where(self.fitting(need)[where] >= need, self.loads(where, need), REFUSED)
@@ -146,6 +149,13 @@ class Amount:
             return int(self.whole[row]) // need
         return sum(max(0, free) // need for free in self.shares[:, row].tolist())
 
+    def rooms(self, rows: NDArray[np.intp], need: int) -> Amounts:
+        """The same for many nodes."""
+        if self.shares is None or need >= UNIT:
+            return np.maximum(self.fitting(need)[rows], 0) // need
+        found: Amounts = (np.maximum(self.shares[:, rows], 0) // need).sum(axis=0)
+        return found
+
     def lacking(self, row: int, need: int) -> int:
         """The least amount that has to become free on the node for `need` to fit."""
         if self.shares is None or self.shares_total is None:
@@ -165,7 +175,7 @@ class Amount:
     def free_up(self, row: int, need: int) -> None:
         """Pretend that just enough became free on the node for `need` to fit (see `lacking`)."""
         missing = self.lacking(row, need)
-        self._touched.append(row)
+        self._touch(row)
         self.free[row] += missing
         if self.shares is None or self.shares_total is None:
             return
@@ -181,7 +191,7 @@ class Amount:
         """The node now has `total` units; what is in use stays in use. Devices count whole."""
         if self.shares is not None:
             total -= total % UNIT
-        self._touched.append(row)
+        self._touch(row)
         self.free[row] += total - self.total[row]
         self.total[row] = total
         if self.shares is None or self.shares_total is None:
@@ -201,7 +211,7 @@ class Amount:
 
     def take(self, row: int, need: int) -> DeviceShares:
         """Use `need` units on the node; the devices they lie on, for `give`."""
-        self._touched.append(row)
+        self._touch(row)
         self.free[row] -= need
         if self.shares is None:
             return ()
@@ -211,13 +221,20 @@ class Amount:
         self._review(row)
         return held
 
+    def _touch(self, row: int) -> None:
+        """The row changed. More changes than rows, and a kept column is cheaper made anew than repaired."""
+        if len(self._touched) > len(self.free):
+            self._levels.clear()
+            self._touched.clear()
+        self._touched.append(row)
+
     def take_many(self, rows: NDArray[np.intp], need: int) -> None:
         """Use `need` units once for each of `rows`; not for devices, whose shares differ."""
         self._touched.extend(np.unique(rows).tolist())
         np.subtract.at(self.free, rows, need)
 
     def give(self, row: int, need: int, held: DeviceShares) -> None:
-        self._touched.append(row)
+        self._touch(row)
         self.free[row] += need
         if self.shares is None:
             return
@@ -244,8 +261,11 @@ class Amount:
     def _review(self, row: int) -> None:
         assert self.shares is not None and self.shares_total is not None
         shares = self.shares[:, row]
-        self.share[row] = max(shares.max(initial=0), 0)
-        self.whole[row] = int(np.count_nonzero((shares == UNIT) & (self.shares_total[:, row] == UNIT))) * UNIT
+        # Where devices were taken away under running work, more seems free on the others than there is in all.
+        free = max(int(self.free[row]), 0)
+        whole = int(np.count_nonzero((shares == UNIT) & (self.shares_total[:, row] == UNIT))) * UNIT
+        self.share[row] = min(max(int(shares.max(initial=0)), 0), free)
+        self.whole[row] = min(whole, free // UNIT * UNIT)
 
 
 def shares_of(used: Amounts, total: Amounts) -> Amounts:

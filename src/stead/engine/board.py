@@ -18,13 +18,13 @@ from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing
 from stead.engine.sharing import Sheet
-from stead.engine.waiting import Line, Waiting
+from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Work
 from stead.nodes import NodeId
 
 STANDINGS_MAX = 128
 SHAPES_IDLE_MAX = 4096
-TOUCHED_MAX = 1_000_000
+TOUCHED_MAX = 100_000
 
 
 class Board:
@@ -37,11 +37,12 @@ class Board:
         self._shapes_max = SHAPES_IDLE_MAX
         self._turn = 0
 
-    def fork(self) -> Board:
+    def fork(self, lasting: bool = True) -> Board:
+        """A twin; one that is gone before this board is written to again need not last, and costs it nothing."""
         twin = Board.__new__(Board)
-        twin.world = World(self.world.fleet.fork(), self.world.work.fork(), self.world.hold)
+        twin.world = World(self.world.fleet.fork(lasting), self.world.work.fork(lasting), self.world.hold)
         twin.dice = Dice(self.dice.state)
-        twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(), self._shapes_max
+        twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(lasting), self._shapes_max
         twin._standings, twin._turn = OrderedDict(), self._turn
         return twin
 
@@ -68,11 +69,7 @@ class Board:
             self._shapes.write()[key] = shape
         return shape
 
-    def glance(self, ask: Ask) -> Shape:
-        """The same for a question: an ask that is only asked about is not remembered."""
-        return self._shapes.map.get(ask.shape_key) or Shape(ask, self._policies[ask.policy])
-
-    def tidy(self, waiting: Waiting) -> None:
+    def tidy(self, waiting: Lines) -> None:
         """Drop what was compiled for shapes that nothing waits with, once there are many of them; it is made
         again when needed."""
         if len(self._shapes.map) > self._shapes_max:
@@ -83,7 +80,7 @@ class Board:
 
     def standing(self, demand: Demand) -> Standing:
         """How the demand stands to all nodes, up to date."""
-        if len(self.fleet.touched) > TOUCHED_MAX:
+        if len(self.fleet.touched) > max(TOUCHED_MAX, 4 * self.fleet.size):
             self.fleet.touched.clear()
             self._standings.clear()
         standing = self._standings.get(demand)

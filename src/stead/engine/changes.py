@@ -36,6 +36,7 @@ from stead.nodes import NodeId
 from stead.resources import Resources
 from stead.taints import Taint, Toleration
 
+SIGNATURES_MAX = 512
 SIGNATURES_TRIED_MAX = 24
 VALUES_TRIED_MAX = 8
 
@@ -118,18 +119,18 @@ def smallest_change(board: Board, ask: Ask, refused: Sequence[Sequence[tuple[Rea
     """The smallest change for an ask that nothing fits; `refused` are the refused sets of each choice."""
     best: Change | None = None
     for index, sets in enumerate(refused):
-        found = _Search(board, ask, index, sets).run()
+        found = _ChangeSearch(board, ask, index, sets).run()
         if found is not None and (best is None or found.size < best.size):
             best = found
     return best
 
 
-class _Search:
+class _ChangeSearch:
     """One choice of one ask. Nodes with the same obstacles (a *signature*) are looked at together."""
 
     def __init__(self, board: Board, ask: Ask, index: int, sets: Sequence[tuple[Reason, Nodes]]) -> None:
         self.board, self.ask, self.index, self.sets = board, ask, index, sets
-        self.demand: Demand = board.glance(ask).demands[index]
+        self.demand: Demand = board.shape_of(ask).demands[index]
 
     def run(self) -> Change | None:
         best: Change | None = None
@@ -155,6 +156,8 @@ class _Search:
                 if group & ~nodes:
                     split.append((reasons, group & ~nodes))
             left = split
+            if len(left) > SIGNATURES_MAX:  # obstacles only grow in number: the fewest are the most promising
+                left = sorted(left, key=lambda group: len(group[0]))[:SIGNATURES_MAX]
         for reasons, group in left:
             if reasons and all(isinstance(reason, _CURABLE) for reason in reasons):
                 found.append((self._fewest(reasons), reasons, group))
@@ -173,9 +176,9 @@ class _Search:
         row = self._representative(reasons, nodes)
         edits = [self._cure(reason, row) for reason in reasons]
         yield edits
-        if fewest < len(set(reasons)):
+        if fewest < len(set(reasons)) or any(isinstance(reason, Skewed) for reason in reasons):
             yield [e for e, r in zip(edits, reasons, strict=True) if not isinstance(r, Skewed)]
-            yield from self._by_labels(reasons, edits, row)
+            yield from self._by_labels(reasons, row)
 
     def _representative(self, reasons: tuple[Reason, ...], nodes: Nodes) -> int:
         """The node with the smallest shortage, or whose labels are the most common among these nodes."""
@@ -224,17 +227,26 @@ class _Search:
                 return AddCapacity(node.id, resource, fleet.amount(resource).lacking_total(row, need))
         return Uncordon(node.id)
 
-    def _by_labels(self, reasons: tuple[Reason, ...], edits: list[Edit], row: int) -> Iterator[list[Edit]]:
-        """Let one new label on the node cure every obstacle that speaks of its key; for several keys at once."""
+    def _by_labels(self, reasons: tuple[Reason, ...], row: int) -> Iterator[list[Edit]]:
+        """Give the node labels that it lacks, and cure what is still in the way then: one label may cure every
+        obstacle that speaks of its key."""
         node = self.board.fleet.nodes.map[row]
-        counts = Counter(key for reason in reasons for key in _label_keys(reason))
-        keys = [key for key, count in sorted(counts.items()) if count > 1 and node.label(key) is None]
-        keys = [key for key in keys if key not in IDENTITY_KEYS]
-        for chosen in (c for size in range(len(keys), 0, -1) for c in combinations(keys, size)):
-            uncured = [e for e, r in zip(edits, reasons, strict=True) if not _label_keys(r) & frozenset(chosen)]
+        spoken_of = sorted({key for reason in reasons for key in _label_keys(reason)} - IDENTITY_KEYS)
+        keys = [key for key in spoken_of if node.label(key) is None]
+        for chosen in (c for size in range(1, min(len(keys), 2) + 1) for c in combinations(keys, size)):
             for values in product(*(self._values_worth_trying(key) for key in chosen)):
                 added = [AddLabel(node.id, key, value) for key, value in zip(chosen, values, strict=True)]
-                yield [*uncured, *added]
+                yield [*self._cures_after(added, row), *added]
+
+    def _cures_after(self, added: Sequence[Edit], row: int) -> list[Edit]:
+        """What is still in the way on a node after some edits, cured one by one."""
+        board = self.board.fork()
+        for edit in added:
+            self._made(board, self.ask, edit)
+        left = []
+        for rule in board.shape_of(self.ask).demands[self.index].rules.in_blame_order:
+            left += [reason for reason, nodes in rule.refusals(board.world) if nodes >> row & 1]
+        return [self._cure(reason, row) for reason in left if isinstance(reason, _CURABLE)]
 
     def _values_worth_trying(self, key: str) -> list[str]:
         """Values that every requirement on the key accepts: those that it names, that nodes have, or that lie

@@ -114,7 +114,7 @@ def _may_come_free(sets: Sequence[tuple[Reason, Nodes]]) -> bool:
 
 
 def explain_waiting(board: Board, ask: Ask) -> Explanation:
-    shape = board.glance(ask)
+    shape = board.shape_of(ask)
     sets = [refused_sets(board, demand) for demand in shape.demands]
     verdicts = tuple(verdict(board, found) for found in sets)
     if any(found.candidates for found in verdicts):
@@ -149,7 +149,7 @@ def explain_group(board: Board, group: Group, alternative: int | None) -> Explan
     explanations = []
     for ask in group.alternatives[alternative or 0]:
         if ask.id not in board.work.placements.map:
-            shape = board.glance(ask)
+            shape = board.shape_of(ask)
             if shape not in by_shape:
                 by_shape[shape] = explain_waiting(board, ask)
             same = by_shape[shape]

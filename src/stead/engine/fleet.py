@@ -118,14 +118,15 @@ class Fleet:
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
 
-    def fork(self) -> Fleet:
+    def fork(self, lasting: bool = True) -> Fleet:
         twin = Fleet.__new__(Fleet)
         twin.__dict__.update(self.__dict__)
         for name in ("rows", "nodes", "with_key", "with_value", "taints", "amounts", "versions"):
-            setattr(twin, name, getattr(self, name).fork())
+            setattr(twin, name, getattr(self, name).fork(lasting))
         twin.touched, twin.news, twin._vacant = [], list(self.news), list(self._vacant)
-        self._owned_amounts, twin._owned_amounts = set(), set()
-        self._owned_counts = twin._owned_counts = False
+        twin._owned_amounts, twin._owned_counts = set(), False
+        if lasting:
+            self._owned_amounts, self._owned_counts = set(), False
         return twin
 
     # -- what others read

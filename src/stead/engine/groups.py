@@ -8,6 +8,7 @@ number of tries.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from stead.asks import Ask, AskId, Group, GroupId, Strategy
 from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
 from stead.engine.fleet import Column, Nodes, RowSet, as_flags, from_flags
-from stead.engine.rules import allowed
+from stead.engine.rules import World, allowed
 from stead.engine.shapes import Demand, Shape
 from stead.engine.sharing import Sheet
 from stead.labels import NODE_ID
@@ -47,6 +48,21 @@ class GroupShape:
         self.alternatives: tuple[tuple[Shape, ...], ...] = tuple(
             tuple(board.shape_of(member) for member in members) for members in group.alternatives
         )
+
+    def hopes(self, board: Board) -> Nodes:
+        """The nodes where more room could help some member; none if no alternative could do with more room."""
+        found = 0
+        for shapes in self.alternatives:
+            each = [self._could_hold(board, shape) for shape in dict.fromkeys(shapes)]
+            if all(each):
+                for nodes in each:
+                    found |= nodes
+        return found
+
+    @staticmethod
+    def _could_hold(board: Board, shape: Shape) -> Nodes:
+        rules = shape.demands[0].rules
+        return allowed((*rules.regardless_of_work, rules.could_fit), World(board.fleet, board.work))
 
     def columns(self, board: Board) -> list[Column]:
         """Everything that could let a group of this shape in."""
@@ -155,14 +171,14 @@ def place_group(
     """Place all members, or leave the board as it was. `beside`: rows of members that are placed already;
     `moment` and `turn`: the group's place in the order."""
     board_news = len(board.fleet.news)
-    done = _Search(board, group, members, strategies, beside, moment, turn).run()
+    done = _GroupSearch(board, group, members, strategies, beside, moment, turn).run()
     if not done:
         # A try that was taken back has changed nothing, so it is no news to anybody.
         del board.fleet.news[board_news:]
     return done
 
 
-class _Search:
+class _GroupSearch:
     def __init__(
         self,
         board: Board,
@@ -232,6 +248,9 @@ class _Search:
         for resource, need in sums.items():
             fits &= fleet.amount(resource).free >= need
         rows = np.flatnonzero(fits)
+        equal_needs = Counter(need for member in self.members for need in member.demand.needs)
+        for (resource, need), count in equal_needs.items():
+            rows = rows[fleet.amount(resource).rooms(rows, need) >= count]
         keys = self.board.standing(self.members[0].demand).keys[rows]
         return [1 << row for row in rows[np.argsort(keys, kind="stable")].tolist()]
 

@@ -39,7 +39,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class EmptiestFirst:
     """The least loaded node first."""
 
     sticky: bool = False
@@ -54,7 +54,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class FullestFirst:
     """The most loaded node first, so that others stay empty."""
 
     sticky: bool = True
@@ -102,8 +102,8 @@ class AtRandom:
 def policies(hybrid_threshold: float) -> dict[PolicyName, Policy]:
     return {
         PolicyName.HYBRID: Hybrid(round(hybrid_threshold * UNIT)),
-        PolicyName.PACK: Pack(),
-        PolicyName.SPREAD: Spread(),
+        PolicyName.PACK: FullestFirst(),
+        PolicyName.SPREAD: EmptiestFirst(),
         PolicyName.RANDOM: AtRandom(),
     }
 

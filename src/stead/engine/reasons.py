@@ -1,6 +1,6 @@
 """Why a node was refused, as typed values.
 
-Rule: a reason is data with a stable `code`; the sentence about it is made in `explain.py`, at the rim.
+Rule: a reason is data with a stable `code`; the sentence about it is made in `wording.py`, at the rim.
 The classes stand in the order in which they take the blame for a node that several of them refuse.
 """
 

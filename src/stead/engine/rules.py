@@ -297,7 +297,7 @@ class NotReserved:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of one choice: those that no single placement of a plain ask changes, and those about
-    amounts, which every placement changes. Blame order: `lasting`, then `amounts`, then `reserved`."""
+    amounts, which every placement changes. They stand in blame order."""
 
     lasting: tuple[Rule, ...]
     could_fit: CouldFit

@@ -196,7 +196,9 @@ class Standing:
     def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
         """(preference, load in 1/10000) of a row, for explanations."""
         preference = 0 if self._preference is None else self._preference.item(row)
-        return preference, self._load_of(fleet, row)
+        if not self.demand.needs:
+            return preference, self._load_of(fleet, row)
+        return preference, max(fleet.amount(resource).load(row, need) for resource, need in self.demand.needs)
 
     # -- choosing
 

@@ -32,8 +32,9 @@ class Sheet(Generic[K, V]):
             self._owned = True
         return self.map
 
-    def fork(self) -> Sheet[K, V]:
-        self._owned = False
+    def fork(self, lasting: bool = True) -> Sheet[K, V]:
+        """A twin. One that does not last (it is gone before this one is written to again) costs this one nothing."""
+        self._owned = self._owned and not lasting
         return Sheet(self.map, owned=False)
 
 
@@ -85,7 +86,9 @@ class Shelf(Generic[K, K2, V]):
     def __contains__(self, key: object) -> bool:
         return key in self.map
 
-    def fork(self) -> Shelf[K, K2, V]:
-        self._outer_owned = False
-        self._inner_owned = set()
+    def fork(self, lasting: bool = True) -> Shelf[K, K2, V]:
+        """A twin, as of a Sheet."""
+        if lasting:
+            self._outer_owned = False
+            self._inner_owned = set()
         return Shelf(self.map, owned=False)

@@ -7,7 +7,7 @@ the taint is gone) are dropped when they come up, not when they lose their meani
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import inf
 
 from stead.asks import AskId
@@ -59,7 +59,10 @@ class Timers:
         if id in self._evicted.map:
             del self._evicted.write()[id]
 
-    @property
-    def next_moment(self) -> float:
-        """When the next entry comes up; infinity if there is none."""
+    def next_moment(self, waiting: Container[str]) -> float:
+        """When the next entry comes up that still matters (a deadline: of what waits); infinity if none does."""
+        while self._deadlines and self._deadlines[0][1] not in waiting:
+            heapq.heappop(self._deadlines)
+        while self._evictions and self._evict_at.read(self._evictions[0][1]).get(self._evictions[0][2]) is None:
+            heapq.heappop(self._evictions)
         return min((heap[0][0] for heap in (self._deadlines, self._evictions) if heap), default=inf)

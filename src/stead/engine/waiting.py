@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from itertools import count
+from math import inf
 from typing import NamedTuple
 
 from stead.asks import Ask, Group
@@ -41,11 +42,17 @@ class Line(NamedTuple):
         return -self.priority, self.moment, self.turn, self.since
 
 
-class Waiting:
+class Lines:
+    """All waiting work."""
+
     def __init__(self) -> None:
         self._items: Shelf[Line, str, Item] = Shelf()
         self._line_of: Sheet[str, Line] = Sheet()
         self._lines: Shelf[Sleeper, Line, None] = Shelf()
+        self._turns: Sheet[tuple[Sleeper, int, float], int] = Sheet()
+        self._by_age: list[tuple[float, int, Line]] = []
+        self._arrivals = 0
+        self._late: dict[Line, None] = {}
         self._unsorted: set[Sleeper] = set()
         self._ready: dict[Sleeper, None] = {}
         self._woken: list[Sleeper] = []
@@ -55,16 +62,17 @@ class Waiting:
         self._told: Sheet[Sleeper, tuple[Refusal, ...]] = Sheet()
         self._untold: Shelf[Sleeper, str, None] = Shelf()
 
-    def fork(self) -> Waiting:
-        twin = Waiting.__new__(Waiting)
-        for name in ("_items", "_line_of", "_lines", "_readers", "_columns", "_hopes", "_told", "_untold"):
+    def fork(self) -> Lines:
+        twin = Lines.__new__(Lines)
+        for name in ("_items", "_line_of", "_lines", "_turns", "_readers", "_columns", "_hopes", "_told", "_untold"):
             setattr(twin, name, getattr(self, name).fork())
+        twin._by_age, twin._late, twin._arrivals = list(self._by_age), dict(self._late), self._arrivals
         twin._unsorted, twin._ready, twin._woken = set(self._unsorted), dict(self._ready), []
         return twin
 
     # -- the lines
 
-    def __contains__(self, id: str) -> bool:
+    def __contains__(self, id: object) -> bool:
         return id in self._line_of.map
 
     @property
@@ -79,10 +87,8 @@ class Waiting:
         return self._line_of.map[id]
 
     def turn_of(self, sleeper: Sleeper, priority: int, moment: float) -> int | None:
-        """The turn of equal work of this priority and moment, if such work came last."""
-        lines = self._lines.map.get(sleeper)
-        last = next(reversed(lines)) if lines else None
-        return last.turn if last is not None and (last.priority, last.moment) == (priority, moment) else None
+        """The turn of equal work of this priority and moment, if such work waits."""
+        return self._turns.map.get((sleeper, priority, moment))
 
     def add(self, line: Line, items: Mapping[str, Item]) -> None:
         """Queue items, awake."""
@@ -95,6 +101,9 @@ class Waiting:
             if lines and next(reversed(lines)).order > line.order:
                 self._unsorted.add(sleeper)
             lines[line] = None
+            self._turns.write()[line[:3]] = line.turn
+            self._arrivals += 1
+            heapq.heappush(self._by_age, (line.since, self._arrivals, line))
         self._ready[sleeper] = None
 
     def remove(self, *ids: str) -> None:
@@ -102,9 +111,10 @@ class Waiting:
         line_of = self._line_of.write()
         line = line_of[ids[0]]
         items, untold = self._items.write(line), self._untold.write(line.sleeper)
+        all_untold = len(ids) == len(items) and untold.keys() == items.keys()
         for id in ids:
             del line_of[id]
-        if len(ids) == len(items) == len(untold):
+        if all_untold:
             items.clear()
             untold.clear()
         else:
@@ -116,6 +126,7 @@ class Waiting:
         if not items:
             self._items.clear(line)
             self._lines.drop(line.sleeper, line)
+            self._turns.write().pop(line[:3], None)
             if line.sleeper not in self._lines:
                 self._forget(line.sleeper)
 
@@ -128,11 +139,23 @@ class Waiting:
         lines = sorted(self._items, key=lambda line: line.order)
         return [item for line in lines for item in self._items.map[line].values()]
 
-    def first_lines(self) -> Iterator[tuple[Line, Item]]:
-        """The first line of every sleeper, and the first item in it."""
-        for sleeper in self._lines:
-            line = next(iter(self._sorted(sleeper)))
-            yield line, next(iter(self._items.map[line].values()))
+    def waiting_since(self, moment: float) -> list[Line]:
+        """The lines that began to wait at this moment or before, in the order in which they will be tried."""
+        while self._by_age and self._by_age[0][0] <= moment:
+            self._late[heapq.heappop(self._by_age)[-1]] = None
+        self._late = {line: None for line in self._late if line in self._items}
+        return sorted(self._late, key=lambda line: line.order)
+
+    @property
+    def next_since(self) -> float:
+        """When the oldest line began to wait that `waiting_since` has not returned yet; infinity if none."""
+        while self._by_age and self._by_age[0][-1] not in self._items:
+            heapq.heappop(self._by_age)
+        return self._by_age[0][0] if self._by_age else inf
+
+    def hopes(self, sleeper: Sleeper) -> Nodes:
+        """The nodes where more free amounts could help a sleeper."""
+        return self._hopes.map.get(sleeper, 0)
 
     def shapes(self) -> Iterator[Shape]:
         """The shapes of asks that wait."""

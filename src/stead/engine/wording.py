@@ -176,8 +176,10 @@ def _group(found: Explanation) -> str:
         name = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
         lines.append(f"{name}: {text}")
     if all(member.fits for member in found.members):
-        together = "All members fit together." if found.together else "Each member fits alone, but not all together"
-        lines.append(together if found.together else f"{together} ({found.policy}).")
+        if found.together:
+            lines.append("All members fit together.")
+        else:
+            lines.append(f"Each member fits alone, but no place was found for all together ({found.policy}).")
     return "\n".join(lines)
 
 

@@ -88,12 +88,12 @@ class Work:
         self._watched: Sheet[AskId, None] = Sheet()
         self._all_watched = False
 
-    def fork(self) -> Work:
+    def fork(self, lasting: bool = True) -> Work:
         twin = Work.__new__(Work)
         twin._all_watched = self._all_watched
         for name, value in self.__dict__.items():
             if name != "_all_watched":
-                setattr(twin, name, value.fork())
+                setattr(twin, name, value.fork(lasting))
         return twin
 
     # -- what rules read
@@ -205,7 +205,7 @@ class Work:
                 if affinity.symmetric and not affinity.near and not affinity.by_identity:
                     meant = meant_by(affinity.selector, affinity.namespaces, ask.namespace)
                     self._count_keeper(Keeper(affinity, meant), row, step)
-                    fleet.bump(KEEPERS, row)
+                    fleet.bump(KEEPERS, row, news=step < 0)  # who comes keeps others away; who goes lets them in
         if self._all_watched:
             fleet.bump(ANY_WORK, row)
 

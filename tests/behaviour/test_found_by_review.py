@@ -1,0 +1,117 @@
+"""What a reader of the engine found that no table and no property had: each was wrong once."""
+
+from __future__ import annotations
+
+from behaviour import (
+    all_of,
+    apart_from_app,
+    ask,
+    cluster,
+    fill,
+    group,
+    near_app,
+    node,
+    on,
+    placements,
+    run,
+    submit,
+    tell,
+    told,
+)
+from stead.asks import Ask, Strategy
+from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, ClockAdvanced, NodeJoined, NodeLeft
+
+
+def test_newcomers_are_told_although_all_of_an_older_line_was_placed() -> None:
+    engine = cluster(node("n", 2))
+    fill(engine, "n", 2, "full")
+    tell(engine, ClockAdvanced(1), AskSubmitted(ask("a1", 1)), AskSubmitted(ask("a2", 1)))
+    decisions = tell(engine, ClockAdvanced(2), AskSubmitted(ask("b1", 1)), AskSubmitted(ask("b2", 1)), AskEnded("full"))
+    assert placements(decisions) == {"a1": "n", "a2": "n"}
+    assert told(decisions) == {"b1": ["short-now"], "b2": ["short-now"]}
+
+
+def test_the_order_of_peers_does_not_depend_on_how_facts_are_batched() -> None:
+    facts = [
+        AskSubmitted(ask("s1", 1)),
+        AskSubmitted(ask("s2", 1, priority=1)),
+        AskSubmitted(ask("t", 1, labels={"t": "1"})),
+        AskSubmitted(ask("s3", 1)),
+    ]
+    at_once, one_by_one = cluster(), cluster()
+    at_once.apply(*facts)
+    for fact in facts:
+        one_by_one.apply(fact)
+    assert at_once.waiting == one_by_one.waiting == ("s2", "s1", "s3", "t")
+
+
+def test_a_half_running_group_does_not_keep_its_like_waiting() -> None:
+    engine = cluster(node("small", 2))
+    first = group("g1", ask("g1-1", 2), ask("g1-2", 2), strategy=Strategy.STRICT_PACK)
+    second = group("g2", ask("g2-1", 2), ask("g2-2", 2), strategy=Strategy.STRICT_PACK)
+    submit(engine, first, second)
+    decisions = tell(engine, AskRunning(first.alternatives[0][0], "small"), NodeJoined(node("big", 4)))
+    assert placements(decisions) == {"g2-1": "big", "g2-2": "big"}
+
+
+def test_a_group_that_lost_its_last_member_tries_all_its_alternatives_again() -> None:
+    engine = cluster(node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}))
+    both = (ask("m1", selector=on("zone", "a")), ask("m2", selector=on("zone", "b")))
+    submit(engine, group("g", *both, fallbacks=((ask("f1", selector=on("zone", "a")),),)))
+    assert engine.placed == {"m1": "a", "m2": "b"}
+    tell(engine, NodeLeft("b"))
+    assert placements(tell(engine, AskLost("m1"))) == {"f1": "a"}
+
+
+def test_late_work_is_not_hidden_by_equal_work_that_lost_its_place() -> None:
+    engine = cluster(node("n", 4), patience=60)
+    submit(engine, ask("a", 4))
+    tell(engine, ClockAdvanced(1), AskSubmitted(ask("b", 4)))
+    tell(engine, ClockAdvanced(59), AskLost("a"), AskRunning(ask("s", 1), "n"))
+    tell(engine, ClockAdvanced(70))
+    assert [refusal.reason.code for refusal in engine.explain(ask("c", 1)).verdicts[0].refusals] == ["reserved"]
+
+
+def test_a_fact_about_a_group_as_if_it_were_an_ask_is_ignored() -> None:
+    engine = cluster()
+    submit(engine, group("g", ask("m", 1)))
+    assert placements(tell(engine, NodeJoined(node("n", 4)), AskRunning(ask("g", 1), "n"))) == {"m": "n"}
+
+
+def test_questions_leave_no_index_and_no_column_behind() -> None:
+    engine = cluster(node("n", 1))
+    submit(engine, ask("w", 1))
+    for index in range(20):
+        engine.explain(ask("q", affinities=all_of(near_app(f"app-{index}"))))
+        engine.candidates(Ask.of("q", {f"rare-{index}": 1}))
+    assert len(engine._board.fleet.amounts.map) == 1
+    assert not engine._board.work._nodes.map
+
+
+def test_an_ask_is_not_in_its_own_way_when_it_is_asked_about() -> None:
+    engine = cluster(node("n", 2))
+    shy = ask("w", 1, labels={"app": "web"}, affinities=all_of(apart_from_app("web")))
+    submit(engine, shy)
+    assert engine.explain(shy).fits
+
+
+def test_what_was_remembered_of_changed_rows_does_not_grow_for_ever() -> None:
+    engine = cluster(node("n", 8), node("m", 8))
+    for index in range(2000):
+        submit(engine, ask(f"w{index}", 1))
+        engine.apply(AskEnded(f"w{index}"))
+    amount = engine._board.fleet.amounts.map["CPU"]
+    assert len(amount._touched) <= len(amount.free) + 1
+
+
+def test_an_overcommitted_node_is_shown_as_full_as_it_is() -> None:
+    engine = cluster(node("n", 1))
+    run(engine, ask("w", 2), "n")
+    assert str(engine.explain("w")) == "Placed on n by hybrid (200 % full). No other node fits."
+
+
+def test_time_does_not_wait_for_deadlines_of_work_that_is_over() -> None:
+    engine = cluster(node("n", 4))
+    submit(engine, ask("w", 1, deadline=3600.0))
+    tell(engine, AskEnded("w"))
+    assert engine.next_moment is None

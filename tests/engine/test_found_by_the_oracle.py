@@ -1,0 +1,125 @@
+"""What the random tests found, each as the shortest sequence that showed it.
+
+Rule: a case here failed once; it stays so that its cause is found by name and not by luck.
+"""
+
+from __future__ import annotations
+
+from stead.asks import Affinity, Ask, Group, Spread
+from stead.engine import Engine, Settings
+from stead.engine.changes import AddLabel, Drop
+from stead.engine.decisions import Evicted, Placed, Waiting
+from stead.engine.facts import (
+    AskLost,
+    AskRunning,
+    AskSubmitted,
+    ClockAdvanced,
+    Fact,
+    GroupSubmitted,
+    NodeJoined,
+    NodeLeft,
+)
+from stead.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.nodes import Node
+from stead.taints import Effect, Taint
+
+WEB = Selector.all_of(Requirement.is_in("app", "web"))
+
+
+def engine_after(*facts: Fact) -> Engine:
+    engine = Engine(Settings(patience=None, seed=0))
+    for fact in facts:
+        engine.apply(fact)
+        engine.decide()
+    return engine
+
+
+def cpu(id: str, amount: float = 1) -> AskSubmitted:
+    return AskSubmitted(Ask.of(id, {"CPU": amount}))
+
+
+def test_a_question_changes_no_order() -> None:
+    asked = Engine(Settings(patience=None, seed=0))
+    asked.explain(Ask.of("probe", {"CPU": 1}))
+    asked.candidates(Ask.of("probe", {"CPU": 1}))
+    asked.apply(cpu("b", 2), cpu("a"))
+    assert asked.waiting == engine_after(cpu("b", 2), cpu("a")).waiting == ("b", "a")
+
+
+def test_a_group_that_lost_its_place_stands_before_a_later_one() -> None:
+    first = Group("g0", ((Ask("g0.0"),),))
+    later = Group("g1", ((Ask("g1.0", spreads=(Spread("zone", ANYWHERE),)),),))
+    engine = engine_after(NodeJoined(Node("n")), GroupSubmitted(first), GroupSubmitted(later), NodeLeft("n"))
+    assert engine.waiting == ("g0", "g1")
+
+
+def test_members_find_the_one_node_where_they_can_be_together() -> None:
+    """The follower needs memory and company; only the second node has the memory."""
+    follower = Ask.of("g.1", {"memory": 1}, affinities=((Affinity(ANYWHERE),),))
+    engine = engine_after(
+        NodeJoined(Node("small")),
+        AskSubmitted(Ask("other")),
+        GroupSubmitted(Group("g", ((Ask("g.0"), follower),))),
+        NodeJoined(Node.of("large", {"memory": 1})),
+    )
+    assert engine.placed == {"other": "small", "g.0": "large", "g.1": "large"}
+
+
+def test_work_under_two_no_execute_taints_is_evicted_once() -> None:
+    taints = (Taint("a", "", Effect.NO_EXECUTE), Taint("b", "", Effect.NO_EXECUTE))
+    engine = Engine(Settings(patience=None, seed=0))
+    engine.apply(NodeJoined(Node("n", taints=taints)), AskRunning(Ask("w"), "n"))
+    evicted = [decision for decision in engine.decide() + engine.decide() if isinstance(decision, Evicted)]
+    assert [(decision.ask, decision.node) for decision in evicted] == [("w", "n")]
+
+
+def test_what_a_placement_makes_possible_goes_before_later_work() -> None:
+    """`near` waits for company that is not its own; `stranger` brings it, and `last` must not slip in between."""
+    near = Ask("near", affinities=((Affinity(ANYWHERE, near=False), Affinity(ANYWHERE, namespaces=frozenset())),))
+    engine = engine_after(NodeJoined(Node.of("n", {"CPU": 1})), AskSubmitted(Ask("own")), AskSubmitted(near))
+    engine.apply(NodeJoined(Node.of("m", {"CPU": 1})))
+    engine.apply(AskSubmitted(Ask("stranger", namespace="blue")), cpu("last"))
+    order = [decision.ask for decision in engine.decide() if isinstance(decision, Placed)]
+    assert order.index("stranger") < order.index("last")
+    assert "near" not in order or order.index("near") < order.index("last")
+
+
+def test_work_that_waits_again_is_told_why_even_if_its_equals_were_told_before() -> None:
+    apart = Affinity(WEB, near=False)
+    engine = Engine(Settings(patience=None, seed=0))
+    lonely = [Ask(id, affinities=((apart,),), labels=Labels({"app": "web"})) for id in ("a", "b")]
+    engine.apply(NodeJoined(Node("n")), *map(AskSubmitted, lonely))
+    engine.decide()
+    engine.apply(ClockAdvanced(30.0))
+    engine.decide()
+    engine.apply(AskLost("a"))
+    decisions = engine.decide()
+    told = {id for decision in decisions if isinstance(decision, Waiting) for id in decision.asks}
+    assert set(engine.waiting) <= told | {"b"}
+
+
+def test_work_is_not_in_its_own_way_however_it_is_asked_about() -> None:
+    ask = Ask("w", affinities=((Affinity(WEB, near=False),),), labels=Labels({"app": "web"}))
+    engine = engine_after(NodeJoined(Node("n")), AskRunning(ask, "n"))
+    assert engine.explain("w").verdicts[0].candidates == 1
+    assert engine.explain(ask).verdicts[0].candidates == 1
+
+
+def test_one_label_makes_up_for_several_spreads() -> None:
+    spreads = (Spread("zone", ANYWHERE), Spread("zone", WEB))
+    ask = Ask("w", affinities=((Affinity(WEB, topologies=("zone",)),),), spreads=spreads)
+    change = engine_after(NodeJoined(Node("n"))).explain(ask).change
+    assert change is not None
+    assert {type(edit) for edit in change.edits} == {Drop, AddLabel}
+    assert len(change.edits) == 2
+
+
+def test_a_missing_key_can_be_the_whole_obstacle_of_a_spread_over_two_keys() -> None:
+    engine = engine_after(
+        NodeJoined(Node.of("n0", {}, {"rack": "r1"})),
+        NodeJoined(Node.of("n1", {"GPU": 2}, {"rack": "r2"})),
+        AskRunning(Ask("x"), "n1"),
+    )
+    change = engine.explain(Ask.of("w", {"GPU": 0.25}, spreads=(Spread("rack", ANYWHERE), Spread("zone", ANYWHERE))))
+    assert change.change is not None
+    assert [type(edit) for edit in change.change.edits] == [AddLabel]
