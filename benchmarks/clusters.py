@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from stead.asks import Affinity, Ask, Choice
+from stead.asks import Affinity, Ask, Choice, PolicyName
 from stead.engine import Engine, Settings
 from stead.engine.facts import NodeJoined
 from stead.labels import Labels, Requirement, Selector
@@ -76,5 +76,5 @@ def each_near_an_earlier_one(count: int, seed: int = 3) -> list[Ask]:
     for index in range(count):
         selector = Selector.all_of(Requirement.is_in("ask_id", f"pair-{dice.randrange(max(1, index))}"))
         affinities = ((Affinity(selector),),) if index >= 100 else ()
-        found.append(Ask(f"pair-{index}", wanted, affinities=affinities))
+        found.append(Ask(f"pair-{index}", wanted, affinities=affinities, policy=PolicyName.SPREAD))
     return found

@@ -209,6 +209,18 @@ class Amount:
         self.share_total[row] = min(total, UNIT)
         self._review(row)
 
+    def fill(self, rows: list[int], totals: list[int]) -> None:
+        """The capacities of many nodes of a new column, nothing of which is in use."""
+        self.total[rows] = totals
+        if self.shares is not None:
+            self.total -= self.total % UNIT
+            devices = np.arange(int(self.total.max(initial=0)) // UNIT)
+            self.shares_total = (devices[:, None] < self.total // UNIT) * np.int64(UNIT)
+            self.shares = self.shares_total.copy()
+            self.whole_total[:], self.whole[:] = self.total, self.total
+            self.share_total[:] = self.share[:] = np.minimum(self.total, UNIT)
+        self.free[:] = self.total
+
     def take(self, row: int, need: int) -> DeviceShares:
         """Use `need` units on the node; the devices they lie on, for `give`."""
         self._touch(row)

@@ -39,6 +39,10 @@ from stead.taints import Taint, Toleration
 SIGNATURES_MAX = 512
 SIGNATURES_TRIED_MAX = 24
 VALUES_TRIED_MAX = 8
+ROWS_COMPARED_MAX = 1000
+
+Promise = tuple[int, list[int]]
+"""(number of edits, their places in the order), the beginning of a change's size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +138,20 @@ class _ChangeSearch:
 
     def run(self) -> Change | None:
         best: Change | None = None
-        for count, (fewest, reasons, nodes) in enumerate(self._signatures()):
-            if count >= SIGNATURES_TRIED_MAX or (best is not None and fewest > len(best.edits)):
+        for promise, reasons, nodes in self._signatures()[:SIGNATURES_TRIED_MAX]:
+            if best is not None and promise > best.size[:2]:
                 break
-            for edits in self._proposals(reasons, nodes, fewest):
+            for edits in self._proposals(reasons, nodes, promise[0]):
                 change = self._verified(edits)
                 if change is not None and (best is None or change.size < best.size):
                     best = change
         return best
 
-    def _signatures(self) -> list[tuple[int, tuple[Reason, ...], Nodes]]:
-        """(fewest edits that could do, obstacles, nodes with just these), the most promising first."""
+    def _signatures(self) -> list[tuple[Promise, tuple[Reason, ...], Nodes]]:
+        """(the least that could do, obstacles, nodes with just these), the most promising first."""
         fleet = self.board.fleet
         left: list[tuple[tuple[Reason, ...], Nodes]] = [((), fleet.alive)]
-        found: list[tuple[int, tuple[Reason, ...], Nodes]] = []
+        found: list[tuple[Promise, tuple[Reason, ...], Nodes]] = []
         for reason, nodes in self.sets:
             split: list[tuple[tuple[Reason, ...], Nodes]] = []
             for reasons, group in left:
@@ -159,10 +163,16 @@ class _ChangeSearch:
             if len(left) > SIGNATURES_MAX:  # obstacles only grow in number: the fewest are the most promising
                 left = sorted(left, key=lambda group: len(group[0]))[:SIGNATURES_MAX]
         for reasons, group in left:
-            if reasons and all(isinstance(reason, _CURABLE) for reason in reasons):
-                found.append((self._fewest(reasons), reasons, group))
-        ranks = {reasons: sorted(_rank(reason) for reason in reasons) for _, reasons, _ in found}
-        return sorted(found, key=lambda item: (item[0], ranks[item[1]], -item[2].bit_count(), rows_of(item[2])[0]))
+            if reasons and all(type(reason) in _CURABLE for reason in reasons):
+                found.append((self._promise(reasons), reasons, group))
+        return sorted(found, key=lambda item: (item[0], -item[2].bit_count(), rows_of(item[2])[0]))
+
+    def _promise(self, reasons: tuple[Reason, ...]) -> Promise:
+        """A lower bound on the size of a change that cures these obstacles."""
+        fewest = self._fewest(reasons)
+        if fewest < len(set(reasons)):
+            return fewest, []
+        return fewest, sorted(_ORDER.index(_CURABLE[type(reason)]) for reason in set(reasons))
 
     def _fewest(self, reasons: tuple[Reason, ...]) -> int:
         """At least so many edits: one per obstacle, but one label on the node may cure several, and a spread
@@ -193,6 +203,7 @@ class _ChangeSearch:
                 have = amount.fitting_total if isinstance(reason, NeverFits) else amount.fitting
                 lacking += np.maximum(reason.need - have(reason.need)[where], 0)
             rows = where[lacking == lacking.min()].tolist()
+        rows = rows[:ROWS_COMPARED_MAX]
         keys = [r.requirement.key for r in reasons if isinstance(r, LacksLabel)]
         if keys and len(rows) > 1:
             values = [tuple(fleet.nodes.map[row].label(key) or "" for key in keys) for row in rows]
@@ -246,7 +257,7 @@ class _ChangeSearch:
         left = []
         for rule in board.shape_of(self.ask).demands[self.index].rules.in_blame_order:
             left += [reason for reason, nodes in rule.refusals(board.world) if nodes >> row & 1]
-        return [self._cure(reason, row) for reason in left if isinstance(reason, _CURABLE)]
+        return [self._cure(reason, row) for reason in left if type(reason) in _CURABLE]
 
     def _values_worth_trying(self, key: str) -> list[str]:
         """Values that every requirement on the key accepts: those that it names, that nodes have, or that lie
@@ -300,23 +311,19 @@ class _ChangeSearch:
         return ask
 
 
-_CURABLE = (
-    Tainted,
-    LacksLabel,
-    ShortOf,
-    NoTermMatches,
-    NotNear,
-    TooNear,
-    NoAlternativeHolds,
-    Skewed,
-    NeverFits,
-    Draining,
-)
-
-
-def _rank(reason: Reason) -> int:
-    """The order in which obstacles are preferred to be the ones removed."""
-    return _CURABLE.index(type(reason))
+_CURABLE: dict[type, type] = {
+    Tainted: Tolerate,
+    LacksLabel: Widen,
+    ShortOf: FreeUp,
+    NoTermMatches: Drop,
+    NotNear: Drop,
+    TooNear: Drop,
+    NoAlternativeHolds: Drop,
+    Skewed: Drop,
+    NeverFits: AddCapacity,
+    Draining: Uncordon,
+}
+"""Obstacles that an edit can remove, and the kind of edit at best."""
 
 
 def _label_keys(reason: Reason) -> frozenset[str]:

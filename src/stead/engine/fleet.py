@@ -143,9 +143,8 @@ class Fleet:
         found = self.amounts.map.get(resource)
         if found is None:
             found = Amount(self.size, resource in DEVICES)
-            for row, node in self.nodes.map.items():
-                if node.capacity.get(resource):
-                    found.resize(row, node.capacity[resource])
+            rows = [row for row, node in self.nodes.map.items() if resource in node.capacity]
+            found.fill(rows, [self.nodes.map[row].capacity[resource] for row in rows])
             self.amounts.write()[resource] = found
             self._owned_amounts.add(resource)
         return found
