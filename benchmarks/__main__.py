@@ -33,7 +33,8 @@ SAMPLE = 30
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement. `ratio` is how many times better than the reference; `goal` and `met` are for `goal_on`."""
+    """One measurement. `ratio` is how many times better than the reference (growth: how many times it);
+    `met` is None where no goal is set."""
 
     name: str
     ours: float
@@ -95,23 +96,27 @@ def single_asks(count: int, goals: tuple[float, float] | None) -> tuple[list[Row
         for name, ours, goal in (("never seen", new_cost, goals[0]), ("known", known_cost, goals[1])):
             ratio = reference / ours
             label = f"one ask, shape {name}, {count:,} nodes"
-            rows.append(Row(label, ours * 1e6, "us", reference * 1e6, ratio, f">= {goal:g}x", ratio >= goal))
+            stated, met = (f">= {goal:g}x", ratio >= goal) if goal else ("", None)
+            rows.append(Row(label, ours * 1e6, "us", reference * 1e6, ratio, stated, met))
     return rows, known_cost
 
 
 def batch(count: int, asks_count: int, shapes: int) -> list[Row]:
     """Many asks of some shapes, applied and decided at once; shapes are new to the engine."""
     nodes = clusters.nodes(count)
-    engine = clusters.joined(nodes)
     wants = clusters.choices(shapes)
     asks = [Ask(f"ask-{i}", wants[i % shapes]) for i in range(asks_count)]
     facts = [AskSubmitted(ask) for ask in asks]
-    gc.collect()
-    start = time.perf_counter()
-    engine.apply(*facts)
-    decisions = engine.decide()
-    rate = asks_count / (time.perf_counter() - start)
-    assert len(decisions) == asks_count, "the cluster is meant to hold all of them"
+    rates = []
+    for _ in range(5):
+        engine = clusters.joined(nodes)
+        gc.collect()
+        start = time.perf_counter()
+        engine.apply(*facts)
+        decisions = engine.decide()
+        rates.append(asks_count / (time.perf_counter() - start))
+        assert len(decisions) == asks_count, "the cluster is meant to hold all of them"
+    rate = median(rates)
     reference = 1 / oracle_seconds(oracle_of(nodes), asks[:SAMPLE])
     name = f"{asks_count:,} asks of {shapes} shapes, {count:,} nodes"
     goal, met = ">= 100,000/s and >= 1000x", rate >= 100_000 and rate / reference >= 1000
@@ -264,7 +269,7 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 
 
 def main() -> None:
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=160)
     rows = run(console)
     show(console, rows)
     path = HERE / "results.json"
