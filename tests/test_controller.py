@@ -12,6 +12,7 @@ from stead.controller import Controller
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
+from stead.errors import Invalid
 from stead.journal import Journal, Superseded
 from stead.labels import NODE_ID, Requirement, Selector
 from stead.nodes import Node
@@ -135,6 +136,15 @@ def test_after_a_crash_the_last_step_is_carried_out_again(tmp_path: Path) -> Non
         controller = Controller.resumed(cluster, journal)
         assert cluster.commands == ["bind a"]
         assert controller.engine.placed == {"a": "n"}
+
+
+def test_a_journal_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "j", Settings(seed=1)) as journal:
+        with pytest.raises(
+            Invalid, match=r"j was begun with .*seed=1\), but the engine has .*seed=2\); give both the same"
+        ):
+            Controller(Recorder(), Engine(Settings(seed=2)), journal)
+        Controller(Recorder(), Engine(Settings(seed=1)), journal)
 
 
 def test_a_controller_resumes_from_an_empty_journal(tmp_path: Path) -> None:

@@ -129,8 +129,53 @@ def test_an_older_writer_is_refused_once_another_has_opened_the_journal(path: Pa
 
 def test_a_reader_cannot_write(path: Path) -> None:
     write(path)
-    with Journal.reading(path) as journal, pytest.raises(Invalid):
-        journal.append([ClockAdvanced(1)], [])
+    with Journal.reading(path) as journal:
+        with pytest.raises(Invalid, match=r"is open for reading only; open it by Journal\.open to write to it"):
+            journal.append([ClockAdvanced(1)], [])
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            journal._connection.execute("DELETE FROM steps")
+
+
+def beside(path: Path) -> list[str]:
+    return sorted(found.name for found in path.parent.iterdir())
+
+
+def test_a_closed_journal_is_a_single_file_and_reading_leaves_nothing_beside_it(path: Path) -> None:
+    write(path)
+    assert beside(path) == ["run.journal"]
+    before = path.read_bytes()
+    with Journal.reading(path) as journal:
+        replay(journal)
+        assert beside(path) == ["run.journal"]
+    assert beside(path) == ["run.journal"]
+    assert path.read_bytes() == before
+
+
+def test_the_last_to_close_leaves_a_single_file_whoever_it_is(path: Path) -> None:
+    writer = Journal.open(path)
+    reader = Journal.reading(path)
+    writer.append([ClockAdvanced(1)], [])
+    writer.close()
+    assert len(reader) == 1
+    reader.close()
+    assert beside(path) == ["run.journal"]
+    older, newer = Journal.open(path), Journal.open(path)
+    older.close()
+    newer.append([ClockAdvanced(2)], [])
+    newer.close()
+    assert beside(path) == ["run.journal"]
+
+
+def test_closing_twice_is_no_error(path: Path) -> None:
+    with Journal.open(path) as journal:
+        journal.close()
+
+
+def test_a_journal_that_may_not_be_written_can_be_read(path: Path) -> None:
+    write(path)
+    path.chmod(0o400)
+    with Journal.reading(path) as journal:
+        assert len(journal) == 4
 
 
 def test_a_reader_sees_what_is_written_meanwhile(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -25,8 +26,11 @@ def _moment(context: click.Context, option: click.Parameter, value: str | None) 
 
     if value is None:
         return None
+    number: float | str = value
+    with suppress(ValueError):
+        number = float(value)
     try:
-        return seconds(float(value) if value.replace(".", "", 1).isdigit() else value)
+        return seconds(number)
     except Invalid as error:
         raise click.BadParameter(str(error), context, option) from None
 
@@ -145,6 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except Invalid as error:
         click.echo(f"stead: {error}", err=True)
+        return REFUSED
+    except OSError as error:
+        click.echo(f"stead: {error.filename or 'the output'} cannot be used: {error.strerror}", err=True)
+        return REFUSED
+    except (MemoryError, OverflowError):
+        click.echo("stead: this is too large for the memory of this machine; take smaller counts", err=True)
         return REFUSED
     except (click.Abort, KeyboardInterrupt):
         click.echo("stead: interrupted", err=True)

@@ -12,6 +12,7 @@ from typing import Protocol
 from stead.engine import Engine
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import ClockAdvanced, Fact
+from stead.errors import Invalid
 from stead.journal import Journal, replay
 
 
@@ -44,6 +45,11 @@ class Cluster(Protocol):
 
 class Controller:
     def __init__(self, cluster: Cluster, engine: Engine, journal: Journal | None = None) -> None:
+        if journal is not None and journal.settings != engine.settings:
+            raise Invalid(
+                f"{journal.path} was begun with {journal.settings}, but the engine has {engine.settings};"
+                " give both the same, for example Journal.open(path, engine.settings)"
+            )
         self.cluster = cluster
         self.engine = engine
         self.journal = journal

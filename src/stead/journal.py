@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -100,13 +100,18 @@ class Journal:
 
     @classmethod
     def reading(cls, path: Path | str) -> Journal:
-        """For reading; a writer may be at work meanwhile."""
+        """For reading; a writer may be at work meanwhile.
+
+        The connection could write but is told not to: only such a one, when it is the last, takes SQLite's own
+        files beside the journal (-wal, -shm) away again.
+        """
         path = Path(path)
         if not path.is_file():
             raise Unreadable(f"there is no journal at {path}")
         with _in_words(path):
-            connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+            connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
             try:
+                connection.execute("PRAGMA query_only = ON")
                 _check_kind(path, connection)
                 return cls(path, connection, None)
             except BaseException:
@@ -115,11 +120,13 @@ class Journal:
 
     def append(self, facts: Iterable[Fact], decisions: Iterable[Decision]) -> int:
         """Write one step, durably, and return its number."""
+        if self._epoch is None:
+            raise Invalid(f"{self.path} is open for reading only; open it by Journal.open to write to it")
         row = (dumps(list(facts)), dumps(list(decisions)))
         with _in_words(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                if self._epoch is None or self._about("epoch") != self._epoch:
+                if self._about("epoch") != self._epoch:
                     raise Superseded(f"{self.path} was opened by another writer, so this one may not write to it")
                 number = self._connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
                 self._connection.execute("COMMIT")
@@ -147,6 +154,11 @@ class Journal:
             return int(self._connection.execute("SELECT count(*) FROM steps").fetchone()[0])
 
     def close(self) -> None:
+        """Leave one file, which can be copied and read as it is; if others have it open, the last of them does."""
+        if self._epoch is not None:
+            with suppress(sqlite3.Error):  # in use by others, or closed before
+                self._connection.execute("PRAGMA busy_timeout = 0")
+                self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
 
     def __enter__(self) -> Self:

@@ -72,6 +72,7 @@ def test_a_journal_of_a_run_replays_byte_equal(tmp_path: Path, capsys: pytest.Ca
     assert (code, err) == (0, "")
     assert out.startswith(f"{journal}: ")
     assert out.endswith("steps decided again, every decision byte-equal.\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.journal"]
 
 
 def test_a_run_does_not_write_over_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,13 +101,18 @@ ERRORS = [
     (["smi"], 2, "stead: No such command 'smi'."),
     (["sim"], 2, "stead: Missing argument 'SCENARIO'. (see 'stead sim --help')"),
     (["sim", DEMO, "--until", "soon"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
+    (["sim", DEMO, "--until", "²"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
+    (["sim", DEMO, "--until", "nan"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
+    (["sim", DEMO, "--until", "1e400"], 2, "stead: Invalid value for '--until': must be at most 1000000000000 seconds"),
+    (["replay", "j" * 300], 1, f"stead: {'j' * 300} cannot be used: File name too long"),
+    (["sim", DEMO, "--journal", "j" * 300], 1, f"stead: {'j' * 300} cannot be used: File name too long"),
     (["sim", DEMO, "--seed", "x"], 2, "stead: Invalid value for '--seed': 'x' is not a valid integer."),
     (["sim", DEMO, "--frobnicate"], 2, "stead: No such option"),
     (["why", "x"], 2, "stead: Missing option '--scenario'. (see 'stead why --help')"),
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "sentence"), ERRORS, ids=[" ".join(words) for words, _, _ in ERRORS])
+@pytest.mark.parametrize(("words", "code", "sentence"), ERRORS, ids=[" ".join(words)[:80] for words, _, _ in ERRORS])
 def test_an_error_is_one_sentence_and_an_exit_code(
     words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +120,18 @@ def test_an_error_is_one_sentence_and_an_exit_code(
     assert (found, out) == (code, "")
     assert err.startswith(sentence)
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OverflowError("int too large")])
+def test_too_much_for_the_machine_is_one_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def too_much(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("stead.sim.scenario.load", too_much)
+    sentence = "stead: this is too large for the memory of this machine; take smaller counts\n"
+    assert run(capsys, "sim", DEMO) == (1, "", sentence)
 
 
 def test_no_words_at_all_shows_the_help_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,8 +215,9 @@ def test_help_needs_none_of_the_heavy_imports() -> None:
 
 
 def test_control_c_reaches_a_real_process(tmp_path: Path) -> None:
-    """A scenario that never ends, interrupted from outside once it has begun to write its journal."""
+    """A scenario that goes on for years, interrupted from outside once it has begun to write its journal."""
     (tmp_path / "endless.yaml").write_text(
+        "until: 10000d\n"
         "nodes: {id: n, capacity: {CPU: 1}, taints: 'out:NoExecute'}\n"
         "work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 9}]}\n"
     )

@@ -13,6 +13,7 @@ from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskSubmitted,
+    GroupEnded,
     GroupSubmitted,
     NodeDrained,
     NodeJoined,
@@ -211,11 +212,34 @@ def test_a_group_has_its_bundles_as_members_and_says_for_them_what_they_do_not()
         ("join: {id: m}", [NodeJoined(Node("m"))]),
         ("end: w", [AskEnded("w")]),
         ("lose: w", [AskLost("w")]),
+        ("end: many", [AskEnded("many-1"), AskEnded("many-2")]),
+        ("end: [many-2, w]", [AskEnded("many-2"), AskEnded("w")]),
+        ("lose: many", [AskLost("many-1"), AskLost("many-2")]),
+        ("end: gang", [GroupEnded("gang")]),
+        ("end: gang-2", [AskEnded("gang-2")]),
+        ("end: gangs", [GroupEnded("gangs-1"), GroupEnded("gangs-2")]),
+        ("lose: gang", [AskLost("gang-1"), AskLost("gang-2")]),
     ],
 )
 def test_an_event_comes_to_facts(event: str, facts: list[Any]) -> None:
-    moments = parse(f"nodes: {{id: n, count: 2}}\nevents: [{{at: 1m, {event}}}]").moments
-    assert [fact for moment, fact in moments if moment == 60.0] == facts
+    text = f"""
+    nodes: {{id: n, count: 2}}
+    work: [{{id: w}}, {{id: many, count: 2}}]
+    groups: [{{id: gang, bundles: [{{CPU: 1}}, {{CPU: 1}}]}}, {{id: gangs, count: 2, bundles: [{{CPU: 1}}]}}]
+    events: [{{at: 1m, {event}}}]
+    """
+    assert [fact for moment, fact in parse(text).moments if moment == 60.0] == facts
+
+
+def test_an_exact_id_comes_before_the_name_of_an_entry() -> None:
+    text = "nodes: [{id: a-1, count: 2}, {id: a, count: 1}]\nevents: [{at: 5, drain: a-1}, {at: 6, drain: a}]"
+    facts = [fact for moment, fact in parse(text).moments if moment]
+    assert facts == [NodeDrained("a-1"), NodeDrained("a-1")]
+
+
+def test_work_ended_in_the_moment_of_its_submission_is_submitted_first() -> None:
+    scenario = parse("work: {id: w, at: 5}\nevents: {at: 5, end: w}")
+    assert [type(fact) for _, fact in scenario.moments] == [AskSubmitted, AskEnded]
 
 
 def test_settings_and_the_end_are_taken_from_the_file() -> None:
@@ -301,17 +325,55 @@ SLIPS = [
         "nodes: {id: n}\nevents: [{at: 1, taint: n}]",
         "events[0].taints: is missing; a good value is 'gpu=true:NoExecute'",
     ),
+    (
+        "nodes: [{id: n, at: 2024-99-99}]",
+        "line 1: '2024-99-99' cannot be read as timestamp; a good value is 2024-12-31",
+    ),
+    ('nodes:\n- {id: n, count: !!int "abc"}', "line 2: 'abc' cannot be read as int; a good value is 1"),
+    ("until: !!bool maybe", "line 1: 'maybe' cannot be read as bool; a good value is true"),
+    ("until: !!timestamp soon", "line 1: 'soon' cannot be read as timestamp"),
+    (f"until: {'9' * 5000}", "line 1: '9999"),
+    (f"until: 0x{'f' * 6000}", "line 1: '0xfff"),
+    (f"until: 1{'0' * 400}", "until: must be at most 1000000000000 seconds, for example '5m', not 10000"),
+    (f"until: {'9' * 400}s", "until: must be at most 1000000000000 seconds, for example '5m', not '9999"),
+    ("until: .inf", "until: must be at most 1000000000000 seconds, for example '5m', not inf"),
+    ("until: .nan", "until: must be a number of seconds from 0 up, or text such as '90s' or '5m', not nan"),
+    (f"nodes: {'[' * 3000}", "this is nested too deeply; a good file is a few levels deep"),
+    ("title: a\nuntil: \0", "line 2: this is not YAML: the character U+0000 may not stand in a file"),
+    ("nodes: {id: n, taints: &a [*a]}", "nodes.taints: taints must be a map such as"),
+    ("nodes: [{id: n, capacity: {GPU: 1.5}}]", "nodes[0].capacity: node 'n' cannot have 1.5 GPU: devices are whole"),
+    (
+        "nodes: {id: n}\nevents: [{at: 1, resize: n, capacity: {GPU: 1.5}}]",
+        "events[0].capacity: node 'n' cannot have 1.5 GPU: devices are whole",
+    ),
+    ("nodes: [{id: n, count: 100000000}]", "nodes[0].count: must be at most 1000000, not 100000000"),
+    (
+        "groups: {id: g, count: 1000000, bundles: [{resources: {CPU: 1}, count: 1000000}]}",
+        "groups.bundles[0].count: a scenario has at most 1000000 nodes and pieces of work; take less",
+    ),
+    (
+        "work: {id: train}\nevents: [{at: 1, end: trian}]",
+        "events[0].end: there is no work 'trian' (did you mean 'train'?)",
+    ),
+    ("nodes: {id: n}\nevents: [{at: 1, lose: [n]}]", "events[0].lose[0]: there is no work 'n'"),
+    (
+        "nodes: {id: n}\nevents: [{at: 5, drain: n, taints: x}]",
+        "events[0].taints: is no field; known are at, drain",
+    ),
+    ("work: {id: w}\nevents: [{at: 5, end: w, key: x}]", "events[0].key: is no field; known are at, end"),
+    ("events: [{at: 30, join: {id: m, at: 50}}]", "events[0].join.at: is no field; known are id, count, capacity"),
     ("settings: {patients: 3}", "settings.patients: is no field (did you mean 'patience'?)"),
     ("settings: {hybrid_threshold: 3}", "settings.hybrid_threshold: must be a number from 0 to 1, not 3"),
 ]
 
 
-@pytest.mark.parametrize(("text", "sentence"), SLIPS, ids=[text for text, _ in SLIPS])
+@pytest.mark.parametrize(("text", "sentence"), SLIPS, ids=[text[:80] for text, _ in SLIPS])
 def test_a_slip_is_one_sentence_with_its_place(text: str, sentence: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse(text)
     assert str(refused.value).startswith(sentence)
     assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:

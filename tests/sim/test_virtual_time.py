@@ -129,9 +129,76 @@ def test_a_run_without_an_end_is_stopped_with_a_sentence(monkeypatch: pytest.Mon
     nodes: {id: n, capacity: {CPU: 1}, taints: "out:NoExecute"}
     work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 9}]}
     """
-    with pytest.raises(Invalid, match=r"has not ended after 51 steps, at \d+ s; give it an end by until"):
+    with pytest.raises(Invalid, match=r"does not end by itself: .* for example until: 1h$"):
         run(parse(text))
-    assert run(parse(text), until=20.0).moment == 20.0
+    assert run(parse(text), until=2000.0).moment == 2000.0
+
+
+def test_a_long_run_in_which_things_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stead.sim.cluster.STEPS_MAX", 5)
+    text = "nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, count: 50, resources: {CPU: 1}, for: 10, deadline: 1h}"
+    assert run(parse(text)).moment == 500.0
+
+
+def test_a_run_is_over_with_the_last_thing_that_happened_not_with_a_deadline_that_no_longer_matters() -> None:
+    outcome = run(
+        parse("nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}, deadline: 1h, for: 10}")
+    )
+    assert outcome.moment == 10.0
+
+
+def test_a_run_is_not_over_only_when_work_would_have_ended_that_was_ended_before() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 4}}
+    work: {id: w, resources: {CPU: 1}, for: 1h}
+    groups: {id: g, bundles: [{CPU: 1}], for: 2h}
+    events: {at: 5, end: [w, g]}
+    """
+    outcome = run(parse(text))
+    assert (outcome.moment, outcome.ended) == (5.0, ("w", "g"))
+    assert "5 s w, g ended" in told(outcome)
+
+
+def test_an_event_ends_a_group_with_all_its_members() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 2}}
+    groups: {id: gang, bundles: [{CPU: 1}, {CPU: 1}]}
+    work: {id: w, resources: {CPU: 2}, at: 1}
+    events: {at: 5, end: gang}
+    """
+    outcome = run(parse(text))
+    assert outcome.engine.placed == {"w": "n"}
+    assert outcome.ended == ("gang",)
+
+
+def test_a_group_that_loses_its_places_is_placed_again() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 2}}
+    groups: {id: g, bundles: [{CPU: 1}, {CPU: 1}], fallback: {bundles: [{CPU: 2}]}, for: 10}
+    events: {at: 5, lose: g}
+    """
+    placed = "g placed: g-1 on n, g-2 on n"
+    assert told(run(parse(text))) == [f"0 s {placed}", "5 s g-1..2 lost the place", f"5 s {placed}", "15 s g ended"]
+
+
+def test_what_is_not_there_yet_or_no_longer_neither_ends_nor_is_lost() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 1}}
+    work: [{id: w, resources: {CPU: 1}, at: 10, for: 5}]
+    events: [{at: 5, end: w}, {at: 5, lose: w}, {at: 20, end: w}, {at: 20, lose: w}]
+    """
+    outcome = run(parse(text))
+    assert told(outcome) == ["10 s w placed on n", "15 s w ended"]
+    assert outcome.ended == ("w",)
+
+
+def test_a_scenario_too_large_for_the_machine_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("stead.controller.Controller.step", too_large)
+    with pytest.raises(Invalid, match="too large to be simulated here; take smaller counts and amounts"):
+        run(parse("nodes: {id: n}"))
 
 
 def test_an_empty_scenario_is_over_at_once() -> None:

@@ -33,7 +33,12 @@ from stead.nodes import NodeId
 from stead.sim.scenario import Scenario
 
 STEPS_AT_ONE_MOMENT_MAX = 1_000
-STEPS_MAX = 1_000_000
+
+STEPS_MAX = 20_000
+"""Steps of a run without an end in which work only changes places: nothing comes, ends or is refused."""
+
+
+_Coming = tuple[float, int, Fact, tuple[str, int] | None]  # when, in which turn, what, and which run it belongs to
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class SimCluster:
         self.running: dict[AskId, NodeId] = {}
         self.ended: list[str] = []
         self.refused: list[Refused] = []
+        self.progress = 0  # how often something happened that cannot happen for ever
+        self._over: set[str] = set()  # asks and groups that ended or were refused
         self._durations = scenario.durations
         self._now = 0.0
         self._turns = count()
@@ -73,12 +80,14 @@ class SimCluster:
         self._members: dict[AskId, Ask] = {}
         self._group_of: dict[AskId, str] = {}
         self._due: list[Fact] = []
-        self._coming: list[tuple[float, int, Fact, tuple[str, int] | None]] = []
+        self._coming: list[_Coming] = []
         for moment, fact in scenario.moments:
             self._plan(moment, fact)
 
     def advance(self, moment: float | None, until: float | None = None) -> bool:
         """Move to the next event, or to `moment` if that is sooner; False when there is none before `until`."""
+        while self._coming and not self._still_comes(self._coming[0]):
+            heapq.heappop(self._coming)
         moments = [self._coming[0][0]] if self._coming else []
         if moment is not None:
             moments.append(max(moment, self._now))
@@ -87,9 +96,9 @@ class SimCluster:
             return False
         self._now = max(self._now, min(moments))
         while self._coming and self._coming[0][0] <= self._now:
-            _, _, fact, run = heapq.heappop(self._coming)
-            if run is None or self._runs[run[0]] == run[1]:
-                self._due.append(fact)
+            coming = heapq.heappop(self._coming)
+            if self._still_comes(coming):
+                self._due.append(coming[2])
         return True
 
     # What the controller asks for.
@@ -99,9 +108,7 @@ class SimCluster:
 
     def facts(self) -> Iterable[Fact]:
         facts, self._due = self._due, []
-        for fact in facts:
-            self._hear(fact)
-        return facts
+        return [fact for fact in facts if self._hear(fact)]
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
         self._tell(placed)
@@ -116,12 +123,13 @@ class SimCluster:
 
     def evict(self, evicted: Evicted) -> None:
         self._tell(evicted)
-        self._stop(evicted.ask)
-        self._plan(self._now, AskLost(evicted.ask))
+        self._plan(self._now, AskLost(evicted.ask), evicted.ask)
 
     def refuse(self, refused: Refused) -> None:
         self._tell(refused)
         self.refused.append(refused)
+        self._over.add(refused.id)
+        self.progress += 1
 
     def explain(self, waiting: Waiting) -> None:
         self._tell(waiting)
@@ -132,14 +140,22 @@ class SimCluster:
         """`fact` will happen; if it belongs to a `run` of work, only if that run then still goes on."""
         heapq.heappush(self._coming, (moment, next(self._turns), fact, (run, self._runs[run]) if run else None))
 
+    def _still_comes(self, coming: _Coming) -> bool:
+        run = coming[3]
+        return run is None or self._runs[run[0]] == run[1]
+
     def _tell(self, what: Fact | Decision) -> None:
         self.timeline.append(Happening(self._now, what))
 
-    def _hear(self, fact: Fact) -> None:
-        """Keep our own books, as a real cluster does."""
+    def _hear(self, fact: Fact) -> bool:
+        """Keep our own books, as a real cluster does; False if it cannot happen (ended work cannot end again)."""
         match fact:
             case AskRunning():
-                return  # the timeline says that it was placed; that it also runs is no news
+                return True  # the timeline says that it was placed; that it also runs is no news
+            case AskLost(ask) if ask not in self.running:
+                return False
+            case AskEnded(id) | GroupEnded(id) if not self._is_on(id):
+                return False
             case AskSubmitted(ask):
                 self.submitted[ask.id] = self._members[ask.id] = ask
             case GroupSubmitted(group):
@@ -152,15 +168,26 @@ class SimCluster:
                     self._stop(ask)
             case AskEnded(ask):
                 self.running.pop(ask, None)
-                self._runs[ask] += 1
-                self.ended.append(ask)
+                self._end(ask)
             case GroupEnded(group):
                 for ask in [ask for ask in self.running if self._group_of.get(ask) == group]:
-                    del self.running[ask]
-                self.ended.append(group)
+                    self._stop(ask)
+                self._end(group)
             case AskLost(ask):
                 self._stop(ask)
+        self.progress += not isinstance(fact, AskLost)
         self._tell(fact)
+        return True
+
+    def _is_on(self, id: str) -> bool:
+        """It was submitted and is not over, and neither is its group."""
+        known = id in self.submitted or id in self._members
+        return known and id not in self._over and self._group_of.get(id) not in self._over
+
+    def _end(self, id: str) -> None:
+        self._runs[id] += 1
+        self._over.add(id)
+        self.ended.append(id)
 
     def _start(self, ask: AskId, node: NodeId) -> None:
         if self.running.get(ask) != node:
@@ -185,22 +212,41 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
     until = scenario.until if until is None else until
     cluster, engine = SimCluster(scenario), Engine(scenario.settings)
     controller = Controller(cluster, engine, journal)
-    steps = steps_here = 0
-    before = 0.0
-    while cluster.advance(engine.next_moment, until):
-        controller.step()
-        steps, steps_here = steps + 1, steps_here + 1 if cluster.now() == before else 0
-        before = cluster.now()
-        if steps_here > STEPS_AT_ONE_MOMENT_MAX:
-            raise Invalid(f"the simulation does not get past {before:g} s: work is placed and evicted for ever")
-        if steps > STEPS_MAX:
-            raise Invalid(f"the simulation has not ended after {steps} steps, at {before:g} s; give it an end by until")
+    try:
+        _play(cluster, controller, until)
+    except (MemoryError, OverflowError):
+        raise Invalid(
+            "the scenario is too large to be simulated here; take smaller counts and amounts, for example GPU: 8"
+        ) from None
+    # Time that passes while nothing happens, say to the deadline of work long done, is no part of the run.
+    last = cluster.timeline[-1].moment if cluster.timeline else 0.0
     return Outcome(
         scenario,
-        cluster.now(),
+        last if until is None else cluster.now(),
         engine,
         tuple(cluster.timeline),
         cluster.submitted,
         tuple(cluster.ended),
         tuple(cluster.refused),
     )
+
+
+def _play(cluster: SimCluster, controller: Controller, until: float | None) -> None:
+    steps = steps_here = told = progress = 0
+    before = 0.0
+    while cluster.advance(controller.engine.next_moment, until):
+        controller.step()
+        steps_here = steps_here + 1 if cluster.now() == before else 0
+        before = cluster.now()
+        if steps_here > STEPS_AT_ONE_MOMENT_MAX:
+            raise Invalid(f"the simulation does not get past {before:g} s: work is placed and evicted for ever")
+        if cluster.progress > progress:
+            steps = 0
+        elif len(cluster.timeline) > told:
+            steps += 1
+        progress, told = cluster.progress, len(cluster.timeline)
+        if steps > STEPS_MAX and until is None:
+            raise Invalid(
+                f"the simulation does not end by itself: up to {before:g} s work was placed and evicted {steps} times"
+                " and nothing else happened; give it an end, for example until: 1h"
+            )

@@ -84,15 +84,21 @@ def summary(outcome: Outcome) -> str:
 
 def node_rows(outcome: Outcome) -> Iterator[tuple[str, str, str, str]]:
     """Node, what is special about it, what is used of what it has, and who is there."""
-    runs: dict[str, list[str]] = {}
-    for ask, where in outcome.engine.placed.items():
-        runs.setdefault(where, []).append(ask)
+    runs = _runs(outcome)
     for id, node in outcome.engine.nodes.items():
         marks = [str(node.labels)] if node.labels else []
         marks += [f"tainted {taint}" for taint in node.taints] + (["draining"] if node.draining else [])
         free = outcome.engine.free(id)
         used = [_used(name, total - free.get(name, 0), total) for name, total in node.capacity.items()]
         yield id, "; ".join(marks), ", ".join(used), names(runs.get(id, ()))
+
+
+def _runs(outcome: Outcome) -> dict[str, list[str]]:
+    """What is placed, by node; a node without work is not in it."""
+    runs: dict[str, list[str]] = {}
+    for ask, where in outcome.engine.placed.items():
+        runs.setdefault(where, []).append(ask)
+    return runs
 
 
 def _used(name: str, used: int, total: int) -> str:
@@ -247,12 +253,12 @@ def show(outcome: Outcome) -> None:
 
 def as_json_text(outcome: Outcome) -> str:
     """For programs: ids and stable codes first, words beside them."""
-    placed = outcome.engine.placed
+    runs = _runs(outcome)
     result = {
         "title": outcome.scenario.title,
         "moment": outcome.moment,
         "nodes": [
-            {**plain(node), "free": dict(outcome.engine.free(id)), "runs": [ask for ask in placed if placed[ask] == id]}
+            {**plain(node), "free": dict(outcome.engine.free(id)), "runs": runs.get(id, [])}
             for id, node in outcome.engine.nodes.items()
         ],
         "waiting": [

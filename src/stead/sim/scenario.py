@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from stead.engine.facts import (
     AskLost,
     AskSubmitted,
     Fact,
+    GroupEnded,
     GroupSubmitted,
     NodeDrained,
     NodeJoined,
@@ -45,7 +46,7 @@ from stead.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Operator, Requirement
 from stead.nodes import Node
 from stead.resources import NOTHING, Resources
 from stead.selectors import intersection, parse_label_condition, parse_label_selector, parse_selector
-from stead.sim.sections import Misplaced, Section, at, load_yaml
+from stead.sim.sections import Misplaced, Section, at, load_yaml, shown
 from stead.strategies import Exists, In, NotIn, tolerations
 from stead.taints import TOLERATE_ALL, Taint, Toleration
 
@@ -62,8 +63,26 @@ OTHERS = ("ask", "labels", "selector", "topology", "namespaces", "symmetric")
 SPREAD = ("topology", "labels", "selector", "max_skew")
 PREFERENCE = ("weight", "selector", "label_selector", "near", "apart", "spread")
 TOLERATION = ("key", "operator", "value", "values", "effect", "seconds")
-VERBS = ("taint", "untaint", "label", "drain", "undrain", "leave", "join", "resize", "end", "lose")
-EVENT = ("at", *VERBS, "taints", "key", "effect", "labels", "remove", "capacity")
+JOINED = tuple(field for field in NODE if field != "at")  # it joins when the event happens
+VERBS: dict[str, tuple[str, ...]] = {  # what may happen, each with the fields that say more about it
+    "taint": ("taints",),
+    "untaint": ("key", "effect"),
+    "label": ("labels", "remove"),
+    "drain": (),
+    "undrain": (),
+    "leave": (),
+    "join": (),
+    "resize": ("capacity",),
+    "end": (),
+    "lose": (),
+}
+EVENT = ("at", *VERBS, *(field for fields in VERBS.values() for field in fields))
+
+COUNT_MAX = 1_000_000
+"""How many nodes and pieces of work one scenario may have."""
+
+SECONDS_MAX = 1e12
+"""The latest moment and the longest duration: thirty thousand years, where a float still tells milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +115,18 @@ def parse(text: str, title: str = "scenario") -> Scenario:
     reader = _Reader()
     for section in file.sections("nodes", NODE):
         reader.nodes(section, section.read("at", seconds, 0.0))
-    for section in sorted(file.sections("events", EVENT), key=lambda section: "join" not in section):
+    events = list(file.sections("events", EVENT))
+    joins = [section for section in events if "join" in section]
+    about_work = [section for section in events if "end" in section or "lose" in section]
+    others = [section for section in events if not section.fields.keys() & {"join", "end", "lose"}]
+    for section in [*joins, *others]:
         reader.event(section)
     for section in file.sections("work", WORK):
         reader.work(section)
     for section in file.sections("groups", GROUP):
         reader.group(section)
-    reader.check_nodes()
+    for section in about_work:
+        reader.event(section)
     return Scenario(
         file.read("title", _text, title),
         file.read("settings", _settings, Settings()),
@@ -112,6 +136,27 @@ def parse(text: str, title: str = "scenario") -> Scenario:
     )
 
 
+class _Names:
+    """What a name in an event stands for: the one with this id, or all copies of the entry with this name."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._ids: set[str] = set()
+        self._entries: dict[str, list[str]] = {}
+
+    def add(self, id: str, entry: str) -> None:
+        self._ids.add(id)
+        self._entries.setdefault(entry, []).append(id)
+
+    def meant(self, name: str) -> list[str]:
+        """The ids. Events may name only what is there at some time."""
+        if name in self._ids:
+            return [name]
+        if name not in self._entries:
+            raise Invalid(f"there is no {self.kind} {name!r}{did_you_mean(name, {*self._ids, *self._entries})}")
+        return self._entries[name]
+
+
 class _Reader:
     """Collects what the sections of one file come to."""
 
@@ -119,31 +164,34 @@ class _Reader:
         self.moments: list[tuple[float, Fact]] = []
         self.durations: dict[str, float] = {}
         self._places: dict[str, str] = {}  # where an id was used first
-        self._nodes: dict[str, list[str]] = {}  # ids by the entry that made them
-        self._named: list[tuple[str, str]] = []  # nodes that events name, with their places
+        self._nodes = _Names("node")
+        self._work = _Names("work")  # groups and their members too
+        self._groups: dict[str, Group] = {}
 
     def nodes(self, section: Section, moment: float) -> None:
         name = section.need("id", _text, "'node-1'")
-        for id, _ in self._copies(section, name):
-            node = Node(
-                id,
-                section.read("capacity", _resources, NOTHING),
+        section.read("capacity", lambda value: _capacity(name, value), NOTHING)  # says where, before all is said
+        with at(section.path):
+            node = Node.of(
+                name,
+                section.fields.get("capacity"),
                 section.read("labels", labels_of, EMPTY),
                 section.read("taints", _taints, ()),
-                section.read("ip", _text, ""),
-                section.read("name", _text, ""),
-                section.read("draining", _flag, False),
+                ip=section.read("ip", _text, ""),
+                name=section.read("name", _text, ""),
+                draining=section.read("draining", _flag, False),
             )
-            self.moments.append((moment, NodeJoined(node)))
-            self._nodes.setdefault(name, []).append(id)
-            if id != name:
-                self._nodes[id] = [id]
+        for id, _ in self._copies(section, name):
+            self.moments.append((moment, NodeJoined(replace(node, id=id))))
+            self._nodes.add(id, name)
 
     def work(self, section: Section) -> None:
         name = section.need("id", _text, "'train'")
+        ask = _ask(name, section, _times(section))
         for id, moment in self._copies(section, name):
-            ask = _ask(id, section, _times(section, moment))
-            self._submit(AskSubmitted(ask), id, section, moment)
+            deadline = None if ask.deadline is None else moment + ask.deadline
+            self._submit(AskSubmitted(replace(ask, id=id, deadline=deadline)), id, section, moment)
+            self._work.add(id, name)
 
     def group(self, section: Section) -> None:
         name = section.need("id", _text, "'gang'")
@@ -160,6 +208,10 @@ class _Reader:
                     **_times(section, moment),
                 )
             self._submit(GroupSubmitted(group), id, section, moment)
+            self._work.add(id, name)
+            self._groups[id] = group
+            for member in group.all_members:
+                self._work.add(member.id, member.id)
 
     def event(self, section: Section) -> None:
         moment = section.need("at", seconds, "30")
@@ -169,31 +221,33 @@ class _Reader:
                 f"{section.path}: needs exactly one of {', '.join(VERBS)}, but has {' and '.join(verbs) or 'none'}"
             )
         verb = verbs[0]
+        section = Section(section.fields, section.path, ("at", verb, *VERBS[verb]))  # and nothing of other verbs
         if verb == "join":
-            for joined in section.sections("join", NODE):
+            for joined in section.sections("join", JOINED):
                 self.nodes(joined, moment)
             return
         for item, path in section.each(verb):
             with at(path):
-                name = _text(item)
-            if verb in ("end", "lose"):
-                self.moments.append((moment, AskEnded(name) if verb == "end" else AskLost(name)))
-            else:
-                self._named.append((name, path))
-                for id in self._nodes.get(name, [name]):
-                    self.moments.extend((moment, fact) for fact in _node_facts(verb, id, section))
+                names = self._work if verb in ("end", "lose") else self._nodes
+                ids = names.meant(_text(item))
+            for id in ids:
+                facts = self._work_facts(verb, id) if names is self._work else _node_facts(verb, id, section)
+                self.moments.extend((moment, fact) for fact in facts)
 
-    def check_nodes(self) -> None:
-        """Events may name only nodes that are there at some time; an entry's name stands for all its nodes."""
-        for name, path in self._named:
-            if name not in self._nodes:
-                raise Misplaced(f"{path}: there is no node {name!r}{did_you_mean(name, self._nodes)}")
+    def _work_facts(self, verb: str, id: str) -> Iterator[Fact]:
+        """A group ends as one; what it loses is the place of every member that has one."""
+        group = self._groups.get(id)
+        if verb == "end":
+            yield AskEnded(id) if group is None else GroupEnded(id)
+        else:
+            yield from (AskLost(lost) for lost in ([id] if group is None else [m.id for m in group.all_members]))
 
     def _copies(self, section: Section, name: str) -> Iterator[tuple[str, float]]:
         """The ids and moments that an entry stands for: ``web`` with count 2 is web-1 and web-2."""
         start = section.read("at", seconds, 0.0)
         pause = section.read("every", seconds, 0.0) if "every" in section.known else 0.0
         count = section.read("count", _count, 0)
+        self._make_room(count or 1, section.place("count"))
         for number in range(count or 1):
             id = f"{name}-{number + 1}" if count else name
             self._claim(id, section.place("id"))
@@ -204,18 +258,27 @@ class _Reader:
             raise Misplaced(f"{place}: the id {id!r} is already used by {self._places[id]}; choose another")
         self._places[id] = place
 
+    def _make_room(self, count: int, place: str) -> None:
+        if len(self._places) + count > COUNT_MAX:
+            raise Misplaced(
+                f"{place}: a scenario has at most {COUNT_MAX} nodes and pieces of work; take less, for example 1"
+            )
+
     def _members(self, section: Section, prefix: str, outer: Section | None = None) -> tuple[Ask, ...]:
         members: list[Ask] = []
         for item, path in section.each("bundles"):
             bare = isinstance(item, dict) and not item.keys() & {*WANT, "count"}
             bundle = Section({"resources": item} if bare else item, path, BUNDLE)
-            for _ in range(bundle.read("count", _count, 1)):
+            count = bundle.read("count", _count, 1)
+            self._make_room(count, bundle.place("count"))
+            ask = _ask(prefix, bundle, {}, outer or section)
+            for _ in range(count):
                 id = f"{prefix}-{len(members) + 1}"
                 self._claim(id, path)
-                members.append(_ask(id, bundle, {}, outer or section))
+                members.append(replace(ask, id=id))
         return tuple(members)
 
-    def _submit(self, fact: Fact, id: str, section: Section, moment: float) -> None:
+    def _submit(self, fact: AskSubmitted | GroupSubmitted, id: str, section: Section, moment: float) -> None:
         self.moments.append((moment, fact))
         duration = section.read("for", seconds, None)
         if duration is not None:
@@ -225,7 +288,7 @@ class _Reader:
 # Parts of an ask.
 
 
-def _times(section: Section, moment: float) -> dict[str, Any]:
+def _times(section: Section, moment: float = 0.0) -> dict[str, Any]:
     deadline = section.read("deadline", seconds, None)
     return {
         "priority": section.read("priority", _whole, 0),
@@ -399,7 +462,7 @@ def _node_facts(verb: str, node: str, section: Section) -> Iterator[Fact]:
         case "drain" | "undrain":
             yield NodeDrained(node, verb == "drain")
         case "resize":
-            yield NodeResized(node, section.need("capacity", _resources, "{CPU: 4}"))
+            yield NodeResized(node, section.need("capacity", lambda value: _capacity(node, value), "{CPU: 4}"))
         case "leave":
             yield NodeLeft(node)
 
@@ -412,16 +475,21 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def seconds(value: Any) -> float:
     """A moment or a duration: a number of seconds, or text such as ``90s``, ``5m``, ``2h``."""
+    number = value
     if isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
-        return float(found[1]) * _SECONDS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise Invalid(f"must be a number of seconds from 0 up, or text such as '90s' or '5m', not {value!r}")
-    return float(value)
+        number = float(found[1]) * _SECONDS[found[2]]
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number >= 0:
+        raise Invalid(f"must be a number of seconds from 0 up, or text such as '90s' or '5m', not {shown(value)}")
+    if number > SECONDS_MAX:
+        raise Invalid(f"must be at most {SECONDS_MAX:.0f} seconds, for example '5m', not {shown(value)}")
+    return float(number)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise Invalid(f"must be text, for example {str(value) if isinstance(value, int) else 'a'!r}, not {value!r}")
+        raise Invalid(
+            f"must be text, for example {shown(str(value) if isinstance(value, int) else 'a')}, not {shown(value)}"
+        )
     return value
 
 
@@ -431,31 +499,43 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Invalid(f"must be a whole number such as 1, not {value!r}")
+        raise Invalid(f"must be a whole number such as 1, not {shown(value)}")
     return value
 
 
 def _count(value: Any) -> int:
     if _whole(value) < 1:
-        raise Invalid(f"must be at least 1, not {value}")
+        raise Invalid(f"must be at least 1, not {shown(value)}")
+    if value > COUNT_MAX:
+        raise Invalid(f"must be at most {COUNT_MAX}, not {shown(value)}")
     return int(value)
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Invalid(f"must be true or false, not {value!r}")
+        raise Invalid(f"must be true or false, not {shown(value)}")
     return value
 
 
 def _resources(value: Any) -> Resources:
     if not isinstance(value, dict):
-        raise Invalid(f"must be a map such as {{CPU: 4, memory: 2Gi}}, not {value!r}")
+        raise Invalid(f"must be a map such as {{CPU: 4, memory: 2Gi}}, not {shown(value)}")
     return Resources.of(value)
+
+
+def _capacity(node: str, value: Any) -> Resources:
+    """What a node has: resources, and its devices are whole."""
+    _resources(value)
+    return Node.of(node, value).capacity
 
 
 def _taints(value: Any) -> tuple[Taint, ...]:
     if isinstance(value, list):
-        return tuple(dict.fromkeys(taint for item in value for taint in _taints(item)))
+        return tuple(dict.fromkeys(taint for item in value for taint in _taint_items(item)))
+    return _taint_items(value)
+
+
+def _taint_items(value: Any) -> tuple[Taint, ...]:
     return parse_taints(value) if isinstance(value, str) else taints_of(value)
 
 
@@ -469,14 +549,16 @@ def _topologies(value: Any) -> tuple[str, ...]:
 
 def _topology_strategies(value: Any) -> tuple[tuple[str, Strategy], ...]:
     if not isinstance(value, dict):
-        raise Invalid(f"must be a map such as {{zone: STRICT_SPREAD}}, not {value!r}")
+        raise Invalid(f"must be a map such as {{zone: STRICT_SPREAD}}, not {shown(value)}")
     return tuple((_topology(key), Strategy.of(strategy)) for key, strategy in value.items())
 
 
 def _policy(value: Any) -> PolicyName:
     known = [policy.value for policy in PolicyName]
     if value not in known:
-        raise Invalid(f"policy {value!r} is unknown{did_you_mean(str(value), known)}; known are {', '.join(known)}")
+        raise Invalid(
+            f"policy {shown(value)} is unknown{did_you_mean(str(value), known)}; known are {', '.join(known)}"
+        )
     return PolicyName(value)
 
 
@@ -492,5 +574,5 @@ def _settings(value: Any) -> Settings:
 
 def _share(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise Invalid(f"must be a number from 0 to 1, not {value!r}")
+        raise Invalid(f"must be a number from 0 to 1, not {shown(value)}")
     return float(value)

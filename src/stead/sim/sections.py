@@ -6,6 +6,7 @@ Rule: a field is read by a parser that says in one sentence what is wrong; here 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,6 +17,16 @@ from stead.errors import Invalid, did_you_mean
 
 T = TypeVar("T")
 D = TypeVar("D")
+
+BITS_MAX = 4096  # of a whole number: Python writes no more than 4300 digits, and nothing here needs as many
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxlong, _short.maxother = 3, 80, 60, 80
+
+
+def shown(value: Any) -> str:
+    """A value of the file in a sentence: short, however long or deep it is."""
+    return _short.repr(value)
 
 
 class Misplaced(Invalid):
@@ -41,7 +52,7 @@ class Section:
         self.known = tuple(known)
         with at(path or "the file"):
             if not isinstance(value, dict):
-                raise Invalid(f"must be a map with fields such as {self.known[0]!r}, not {value!r}")
+                raise Invalid(f"must be a map with fields such as {self.known[0]!r}, not {shown(value)}")
         self.fields: dict[str, Any] = value
         for name in value:
             if name not in self.known:
@@ -86,6 +97,22 @@ class Section:
 class _Loader(yaml.SafeLoader):
     """YAML's plain types only, and no key twice: the second would silently win."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            return super().construct_object(node, deep)
+        line, kind = node.start_mark.line + 1, node.tag.rpartition(":")[2]
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError, OverflowError):
+            # What PyYAML's own readers let through: 2024-99-99, !!int "abc", !!bool "maybe", 5000 digits.
+            good = _GOOD.get(kind, "'a'")
+            raise Invalid(
+                f"line {line}: {shown(node.value)} cannot be read as {kind}; a good value is {good}"
+            ) from None
+        if isinstance(value, int) and value.bit_length() > BITS_MAX:
+            raise Invalid(f"line {line}: {shown(node.value)} is too long for a number; a good value is 1")
+        return value
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
@@ -96,6 +123,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_GOOD = {"int": "1", "float": "0.5", "bool": "true", "timestamp": "2024-12-31, or '2024-12-31' for text"}
+
+
 def load_yaml(text: str) -> Any:
     """The one document in `text`, or one sentence about what is wrong with it."""
     try:
@@ -103,7 +133,11 @@ def load_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise Invalid(f"{where}this is not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise Invalid(f"this is not YAML: {error}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        character = f"U+{ord(text[error.position]):04X}"
+        raise Invalid(f"line {line}: this is not YAML: the character {character} may not stand in a file") from None
+    except RecursionError:
+        raise Invalid("this is nested too deeply; a good file is a few levels deep") from None
     except TypeError:
         raise Invalid("this is not a YAML map with plain keys") from None
