@@ -484,7 +484,8 @@ class Oracle:
             candidates, _ = self.verdict(ask, index)
             if candidates:
                 keys = {node: self._order(ask, index, node) for node in candidates}
-                return index, {node for node in candidates if keys[node] == min(keys.values())}
+                best = min(keys.values())
+                return index, {node for node in candidates if keys[node] == best}
         return None
 
     def _order(self, ask: Ask, choice_index: int, node: NodeId) -> tuple[int, int]:
