@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from stead.errors import Invalid, did_you_mean
+from stead.errors import Invalid, one_of
 from stead.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Requirement, Selector
 from stead.resources import DEVICES, NOTHING, UNIT, Resources, amount_text
 from stead.taints import Toleration
@@ -34,14 +34,8 @@ class PolicyName(StrEnum):
     RANDOM = "random"
 
     @staticmethod
-    def of(name: str) -> PolicyName:
-        try:
-            return PolicyName(name)
-        except ValueError:
-            known = [policy.value for policy in PolicyName]
-            raise Invalid(
-                f"policy {name!r} is unknown{did_you_mean(str(name), known)}; good values are {', '.join(known)}"
-            ) from None
+    def of(name: object) -> PolicyName:
+        return one_of(PolicyName, name, "policy")
 
     # Part of every shape's key, which is hashed for every ask: the plain hash of a string is quick.
     __hash__ = str.__hash__
@@ -203,14 +197,8 @@ class Strategy(StrEnum):
     STRICT_SPREAD = "STRICT_SPREAD"
 
     @staticmethod
-    def of(name: str) -> Strategy:
-        try:
-            return Strategy(name)
-        except ValueError:
-            known = [strategy.value for strategy in Strategy]
-            raise Invalid(
-                f"strategy {name!r} is unknown{did_you_mean(str(name), known)}; good values are {', '.join(known)}"
-            ) from None
+    def of(name: object) -> Strategy:
+        return one_of(Strategy, name, "strategy")
 
     @property
     def strict(self) -> bool:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from enum import StrEnum
+from typing import TypeVar
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class Invalid(ValueError):
@@ -22,3 +26,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     by_folded = {name.lower().replace("_", "-"): name for name in sorted(known)}
     close = get_close_matches(word.lower().replace("_", "-"), by_folded, n=1, cutoff=0.7)
     return f" (did you mean {by_folded[close[0]]!r}?)" if close and by_folded[close[0]] != word else ""
+
+
+def one_of(kind: type[E], name: object, what: str) -> E:
+    """The member of an enumeration that `name` stands for; `what` is the word for it in the sentence."""
+    known = [member.value for member in kind]
+    if name not in known:
+        raise Invalid(f"{what} {name!r} is unknown{did_you_mean(str(name), known)}; good values are {', '.join(known)}")
+    return kind(name)

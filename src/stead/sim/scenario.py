@@ -320,7 +320,7 @@ def _ask(id: str, section: Section, times: dict[str, Any], outer: Section | None
             tuple(_prefers(whose("prefers"), labels)),
             labels,
             whose("namespace").read("namespace", _text, ""),
-            whose("policy").read("policy", _policy, PolicyName.HYBRID),
+            whose("policy").read("policy", PolicyName.of, PolicyName.HYBRID),
             **times,
         )
 
@@ -551,15 +551,6 @@ def _topology_strategies(value: Any) -> tuple[tuple[str, Strategy], ...]:
     if not isinstance(value, dict):
         raise Invalid(f"must be a map such as {{zone: STRICT_SPREAD}}, not {shown(value)}")
     return tuple((_topology(key), Strategy.of(strategy)) for key, strategy in value.items())
-
-
-def _policy(value: Any) -> PolicyName:
-    known = [policy.value for policy in PolicyName]
-    if value not in known:
-        raise Invalid(
-            f"policy {shown(value)} is unknown{did_you_mean(str(value), known)}; known are {', '.join(known)}"
-        )
-    return PolicyName(value)
 
 
 def _settings(value: Any) -> Settings:
