@@ -286,7 +286,10 @@ SLIPS = [
         "work[0].at: must be a number of seconds from 0 up, or text such as '90s' or '5m', not -1",
     ),
     ("work: [{id: a, for: soon}]", "work[0].for: must be a number of seconds from 0 up"),
-    ("work: [{id: a, policy: packed}]", "work[0].policy: policy 'packed' is unknown (did you mean 'pack'?); good values are"),
+    (
+        "work: [{id: a, policy: packed}]",
+        "work[0].policy: policy 'packed' is unknown (did you mean 'pack'?); good values are",
+    ),
     ("work: [{id: a, priority: high}]", "work[0].priority: must be a whole number such as 1, not 'high'"),
     ("work: [{id: a, fallback: [{selector: '='}]}]", "work[0].fallback[0].selector: "),
     ("work: [{id: a, near: {topology: zone}}]", "work[0].near.labels: is missing; say which work is meant"),

@@ -90,7 +90,8 @@ class AskSubmitted:
 class AskRunning:
     """The cluster says that this work runs there: a decision confirmed, or work the engine did not place.
 
-    What the cluster says wins over what the engine assumed.
+    What the cluster says wins over what the engine assumed, also where more runs than fits. Work that the
+    engine did not place uses what its first choice says. On a node that is not known it means nothing.
     """
 
     ask: Ask
@@ -99,7 +100,8 @@ class AskRunning:
 
 @dataclass(frozen=True, slots=True)
 class AskEnded:
-    """The work is over, cancelled or dead for good: it waits no more and holds nothing."""
+    """The work is over, cancelled or dead for good: it waits no more and holds nothing. A group goes on
+    without a member that has ended."""
 
     ask: AskId
 

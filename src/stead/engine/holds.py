@@ -50,7 +50,7 @@ def is_of_use(board: Board, hold: Hold) -> bool:
 
 def _free_of_other_work(board: Board, record: GroupRecord) -> Board:
     """A fork in which nothing but the group's own members uses any amounts."""
-    twin = board.fork()
+    twin = board.fork(lasting=False)
     for placement in board.work.placements.map.values():
         if placement.group != record.group.id:
             needs = placement.ask.choices[placement.choice].resources.items()
