@@ -76,7 +76,8 @@ def summary(outcome: Outcome) -> str:
         f"{len(outcome.refused)} refused",
         f"{len(outcome.ended)} ended",
     ]
-    return f"{outcome.scenario.title} at {outcome.moment:g} s: {len(engine.nodes)} nodes; {', '.join(counts)}"
+    nodes = "1 node" if len(engine.nodes) == 1 else f"{len(engine.nodes)} nodes"
+    return f"{outcome.scenario.title} at {outcome.moment:g} s: {nodes}; {', '.join(counts)}"
 
 
 # The rows that all forms show.
