@@ -18,8 +18,10 @@ from behaviour import (
     tell,
     told,
 )
-from stead.asks import Ask, Strategy
+from stead.asks import Ask, Spread, Strategy
+from stead.engine.changes import AddLabel
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, ClockAdvanced, NodeJoined, NodeLeft
+from stead.labels import Requirement, Selector
 
 
 def test_newcomers_are_told_although_all_of_an_older_line_was_placed() -> None:
@@ -115,3 +117,23 @@ def test_time_does_not_wait_for_deadlines_of_work_that_is_over() -> None:
     submit(engine, ask("w", 1, deadline=3600.0))
     tell(engine, AskEnded("w"))
     assert engine.next_moment is None
+
+
+def test_one_label_on_the_node_that_runs_the_company_is_the_smallest_change() -> None:
+    engine = cluster(node("n0"), node("n1"))
+    run(engine, ask("cache", labels={"app": "cache"}), "n1")
+    spread = Spread("zone", on("app", "web"))
+    wanted = ask("w", 1, affinities=all_of(near_app("cache", "zone")), spreads=(spread,))
+    change = engine.explain(wanted).change
+    assert change is not None
+    assert [type(edit) for edit in change.edits] == [AddLabel]
+    assert change.edits[0].node == "n1"  # type: ignore[union-attr]  # it is an AddLabel
+
+
+def test_of_two_requirements_that_contradict_each_other_one_is_dropped_and_a_label_meets_the_other() -> None:
+    engine = cluster(node("n0"))
+    contradiction = Selector.all_of(Requirement.is_in("zone", "a"), Requirement.is_in("zone", "b"))
+    wanted = ask("w", 1, selector=contradiction, spreads=(Spread("zone", on("app", "web")),))
+    change = engine.explain(wanted).change
+    assert change is not None
+    assert sorted(type(edit).__name__ for edit in change.edits) == ["AddLabel", "Drop"]

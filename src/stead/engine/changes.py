@@ -31,6 +31,7 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.shapes import Demand
+from stead.engine.work import meant_by
 from stead.labels import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector
 from stead.nodes import NodeId
 from stead.resources import Resources
@@ -40,6 +41,7 @@ SIGNATURES_MAX = 512
 SIGNATURES_TRIED_MAX = 24
 VALUES_TRIED_MAX = 8
 ROWS_COMPARED_MAX = 1000
+ROWS_TRIED_MAX = 3
 
 Promise = tuple[int, list[int]]
 """(number of edits, their places in the order), the beginning of a change's size."""
@@ -188,7 +190,19 @@ class _ChangeSearch:
         yield edits
         if fewest < len(set(reasons)) or any(isinstance(reason, Skewed) for reason in reasons):
             yield [e for e, r in zip(edits, reasons, strict=True) if not isinstance(r, Skewed)]
-            yield from self._by_labels(reasons, row)
+            for each in dict.fromkeys(
+                (row, *self._rows_with_company(reasons, nodes), *rows_of(nodes)[:ROWS_TRIED_MAX])
+            ):
+                yield from self._by_labels(reasons, each)
+
+    def _rows_with_company(self, reasons: tuple[Reason, ...], nodes: Nodes) -> list[int]:
+        """Nodes that run the work that it must be near, and only lack the key: a label would make the domain."""
+        found = 0
+        for reason in reasons:
+            if isinstance(reason, NotNear):
+                affinity = reason.affinity
+                found |= self.board.work.nodes(meant_by(affinity.selector, affinity.namespaces, self.ask.namespace))
+        return rows_of(nodes & found)[:ROWS_TRIED_MAX]
 
     def _representative(self, reasons: tuple[Reason, ...], nodes: Nodes) -> int:
         """The node with the smallest shortage, or whose labels are the most common among these nodes."""
@@ -260,8 +274,8 @@ class _ChangeSearch:
         return [self._cure(reason, row) for reason in left if type(reason) in _CURABLE]
 
     def _values_worth_trying(self, key: str) -> list[str]:
-        """Values that every requirement on the key accepts: those that it names, that nodes have, or that lie
-        next to a bound."""
+        """Values that requirements on the key name, that nodes have, or that lie next to a bound; those that
+        satisfy the most requirements first."""
         terms = self.demand.selector.terms
         requirements = [r for term in terms for r in term if r.key == key]
         values: dict[str, None] = {}
@@ -273,8 +287,8 @@ class _ChangeSearch:
                 values[str(requirement.less - 1)] = None
         values.update(dict.fromkeys(sorted(self.board.fleet.domains(key))))
         values["any"] = None
-        accepted = [v for v in values if len(terms) > 1 or all(r.accepts(v) for r in requirements)]
-        return accepted[:VALUES_TRIED_MAX]
+        by_how_many = {value: sum(requirement.accepts(value) for requirement in requirements) for value in values}
+        return sorted(values, key=lambda value: -by_how_many[value])[:VALUES_TRIED_MAX]
 
     def _verified(self, edits: list[Edit]) -> Change | None:
         """The change, if it works on a fork."""
