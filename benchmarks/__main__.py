@@ -117,11 +117,13 @@ def batch(count: int, asks_count: int, shapes: int) -> list[Row]:
         decisions = engine.decide()
         rates.append(asks_count / (time.perf_counter() - start))
         assert len(decisions) == asks_count, "the cluster is meant to hold all of them"
-    rate = max(rates)  # what slows a run down on a busy machine is somebody else
     reference = 1 / oracle_seconds(oracle_of(nodes), asks[:SAMPLE])
-    name = f"{asks_count:,} asks of {shapes} shapes, {count:,} nodes (best of 5)"
-    goal, met = ">= 100,000/s and >= 1000x", rate >= 100_000 and rate / reference >= 1000
-    return [Row(name, rate, "asks/s", reference, rate / reference, goal, met)]
+    name = f"{asks_count:,} asks of {shapes} shapes, {count:,} nodes"
+    rows = []
+    for which, rate in (("median of 5", median(rates)), ("best of 5", max(rates))):
+        goal, met = ">= 100,000/s and >= 1000x", rate >= 100_000 and rate / reference >= 1000
+        rows.append(Row(f"{name} ({which})", rate, "asks/s", reference, rate / reference, goal, met))
+    return rows
 
 
 def relative_to_other_work(count: int) -> list[Row]:
