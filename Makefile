@@ -44,7 +44,7 @@ format: $(INSTALLED) ## format the code and apply the safe fixes of the linter
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-LANGUAGE := labels taints resources nodes asks selectors arguments strategies errors
+LANGUAGE := labelling taints resources node asks selectors arguments strategies errors
 comma := ,
 empty :=
 space := $(empty) $(empty)
@@ -63,7 +63,7 @@ bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/res
 soak: $(INSTALLED) ## the property tests with many more examples
 	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language
 
-mutants: $(INSTALLED) ## mutation testing of labels.py and engine/rules.py; then: .venv/bin/mutmut results
+mutants: $(INSTALLED) ## mutation testing of labelling.py and engine/rules.py; then: .venv/bin/mutmut results
 	$(BIN)/mutmut run
 
 docs: $(DOCS_INSTALLED) ## build the documentation into site/

@@ -20,8 +20,8 @@ from benchmarks import clusters
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
-from stead.labels import Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import Labels, Requirement, Selector
+from stead.node import Node
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))

@@ -7,8 +7,8 @@ import random
 from stead.asks import Affinity, Ask, Choice, PolicyName
 from stead.engine import Engine, Settings
 from stead.engine.facts import NodeJoined
-from stead.labels import Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import Labels, Requirement, Selector
+from stead.node import Node
 from stead.resources import Resources
 from stead.taints import Taint
 

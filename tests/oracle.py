@@ -15,8 +15,8 @@ from itertools import product
 from stead.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
 from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
-from stead.labels import Labels, Requirement, Selector
-from stead.nodes import Node, NodeId
+from stead.labelling import Labels, Requirement, Selector
+from stead.node import Node, NodeId
 from stead.taints import Effect, Taint, Toleration
 
 UNIT = 10_000

@@ -25,8 +25,8 @@ from stead.engine.facts import (
     NodeLeft,
     NodeTainted,
 )
-from stead.labels import ANYWHERE, Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import ANYWHERE, Labels, Requirement, Selector
+from stead.node import Node
 from stead.resources import Resources
 from stead.taints import Effect, Taint, Toleration
 

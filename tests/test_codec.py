@@ -16,8 +16,8 @@ from stead.engine import decisions as d
 from stead.engine import facts as f
 from stead.engine import reasons as r
 from stead.errors import Invalid
-from stead.labels import NOWHERE, Labels, Requirement, Selector
-from stead.nodes import Node, NodeTemplate
+from stead.labelling import NOWHERE, Labels, Requirement, Selector
+from stead.node import Node, NodeTemplate
 from stead.resources import Resources
 from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
 

@@ -14,8 +14,8 @@ from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waitin
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
 from stead.errors import Invalid
 from stead.journal import Journal, Superseded
-from stead.labels import NODE_ID, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import NODE_ID, Requirement, Selector
+from stead.node import Node
 from stead.taints import Effect, Taint
 
 

@@ -15,7 +15,7 @@ from stead.engine.decisions import Decision, Placed
 from stead.engine.facts import AskEnded, AskSubmitted, ClockAdvanced, Fact, NodeJoined, NodeLeft
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, Superseded, Unreadable, replay
-from stead.nodes import Node
+from stead.node import Node
 
 STEPS: list[list[Fact]] = [
     [ClockAdvanced(1), NodeJoined(Node.of("a", {"CPU": 2})), NodeJoined(Node.of("b", {"CPU": 2}))],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from stead.errors import Invalid, did_you_mean
-from stead.labels import EMPTY, IDENTITY_KEYS, Labels, check_key, check_value
+from stead.labelling import EMPTY, IDENTITY_KEYS, Labels, check_key, check_value
 from stead.taints import Effect, Taint
 
 _GOOD_LABELS = "'zone=us-west4-a,gpu_type=A100' or '{\"zone\": \"us-west4-a\"}'"

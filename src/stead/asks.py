@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from stead.errors import Invalid, one_of
-from stead.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Requirement, Selector
+from stead.labelling import ANYWHERE, EMPTY, NODE_ID, Labels, Requirement, Selector
 from stead.resources import DEVICES, NOTHING, UNIT, Resources, amount_text
 from stead.taints import Toleration
 

@@ -20,7 +20,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from stead.asks import Affinity, Choice, Preference, Spread
 from stead.errors import Invalid, did_you_mean
-from stead.labels import Labels
+from stead.labelling import Labels
 from stead.resources import Resources
 from stead.taints import Toleration
 

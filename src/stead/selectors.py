@@ -27,7 +27,7 @@ from math import prod
 from typing import Any, NoReturn
 
 from stead.errors import Invalid, did_you_mean
-from stead.labels import (
+from stead.labelling import (
     ANYWHERE,
     IDENTITY_KEYS,
     NOWHERE,

@@ -18,7 +18,7 @@ from typing import Any
 from stead.arguments import parse_effect
 from stead.asks import ASK_ID, Affinity, Preference
 from stead.errors import Invalid, did_you_mean
-from stead.labels import ANYWHERE, NODE_ID, Requirement, Selector, check_key, check_value
+from stead.labelling import ANYWHERE, NODE_ID, Requirement, Selector, check_key, check_value
 from stead.selectors import (
     TERMS_MAX,
     check_wanted,

@@ -14,8 +14,8 @@ from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined
 from stead.engine.reasons import Reason
-from stead.labels import ANYWHERE, Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import ANYWHERE, Labels, Requirement, Selector
+from stead.node import Node
 from stead.resources import UNIT, Resources
 from stead.taints import Effect, Taint, Toleration
 

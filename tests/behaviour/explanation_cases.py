@@ -28,7 +28,7 @@ from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread, St
 from stead.engine import Engine
 from stead.engine.explain import Explanation
 from stead.engine.facts import ClockAdvanced
-from stead.labels import ANYWHERE, NOWHERE, Requirement, Selector
+from stead.labelling import ANYWHERE, NOWHERE, Requirement, Selector
 from stead.taints import Effect
 
 Case = Callable[[], Explanation]

@@ -29,7 +29,7 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.labels import Labels, Requirement, Selector
+from stead.labelling import Labels, Requirement, Selector
 from stead.taints import Effect
 
 APPS, ZONES, RACKS = ("web", "db", "cache", "queue"), ("a", "b", "c"), ("r1", "r2")

@@ -11,7 +11,7 @@ import stead
 from behaviour import all_of, ask, cluster, node, refusals, run
 from behaviour.scenario import story
 from stead.asks import Affinity
-from stead.labels import Requirement, Selector
+from stead.labelling import Requirement, Selector
 
 TESTS = Path(__file__).parent.parent
 SEEDS = (1, 2)

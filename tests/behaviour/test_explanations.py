@@ -34,7 +34,7 @@ from stead.engine.decisions import Refusal
 from stead.engine.explain import Explanation, Score
 from stead.engine.facts import AskLost, AskRunning, NodeJoined
 from stead.engine.reasons import Reason
-from stead.labels import Requirement
+from stead.labelling import Requirement
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -25,7 +25,7 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.errors import Invalid
-from stead.labels import Labels
+from stead.labelling import Labels
 
 
 def small() -> Engine:

@@ -41,7 +41,7 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.labels import Labels, Requirement, Selector
+from stead.labelling import Labels, Requirement, Selector
 from stead.taints import Effect
 
 WEB = {"app": "web"}

@@ -21,7 +21,7 @@ from behaviour import (
 from stead.asks import Ask, Spread, Strategy
 from stead.engine.changes import AddLabel
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, ClockAdvanced, NodeJoined, NodeLeft
-from stead.labels import Requirement, Selector
+from stead.labelling import Requirement, Selector
 
 
 def test_newcomers_are_told_although_all_of_an_older_line_was_placed() -> None:

@@ -43,7 +43,7 @@ from stead.engine.facts import (
     NodeLeft,
 )
 from stead.errors import Invalid
-from stead.labels import Labels
+from stead.labelling import Labels
 
 PACK, SPREAD = Strategy.PACK, Strategy.SPREAD
 STRICT_PACK, STRICT_SPREAD = Strategy.STRICT_PACK, Strategy.STRICT_SPREAD

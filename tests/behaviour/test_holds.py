@@ -42,7 +42,7 @@ from stead.engine.facts import (
     NodeTainted,
 )
 from stead.engine.reasons import Reserved, ShortOf
-from stead.labels import Labels
+from stead.labelling import Labels
 from stead.resources import UNIT
 
 BIG = ask("big", 2)

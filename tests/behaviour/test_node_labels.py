@@ -8,7 +8,7 @@ from behaviour import ask, candidates, cluster, node, on, place, placements, ref
 from stead.engine import Engine
 from stead.engine.facts import NodeJoined, NodeLabelled, NodeLeft
 from stead.engine.reasons import LacksLabel, NoTermMatches
-from stead.labels import ANYWHERE, NOWHERE, Labels, Requirement, Selector
+from stead.labelling import ANYWHERE, NOWHERE, Labels, Requirement, Selector
 
 ZONE_A = Requirement.is_in("zone", "a")
 

@@ -27,7 +27,7 @@ from stead.asks import Affinity, Ask, Preference
 from stead.engine import Engine
 from stead.engine.facts import AskEnded, AskRunning, NodeLabelled
 from stead.engine.reasons import KeptAway, NoAlternativeHolds, NotNear, TooNear
-from stead.labels import ANYWHERE, NOWHERE, Labels, Requirement, Selector
+from stead.labelling import ANYWHERE, NOWHERE, Labels, Requirement, Selector
 
 
 def web(id: str, **rest: Any) -> Ask:

@@ -14,8 +14,8 @@ from stead.engine import Engine
 from stead.engine.decisions import Placed
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLeft
 from stead.errors import Invalid
-from stead.labels import Labels
-from stead.nodes import Node
+from stead.labelling import Labels
+from stead.node import Node
 from stead.resources import Resources
 from stead.taints import Effect, Taint
 

@@ -30,8 +30,8 @@ from stead.engine.decisions import Placed
 from stead.engine.facts import AskEnded, AskLost, NodeJoined, NodeLabelled, NodeLeft, NodeResized
 from stead.engine.reasons import NeverFits, ShortOf
 from stead.errors import Invalid
-from stead.labels import Labels
-from stead.nodes import Node
+from stead.labelling import Labels
+from stead.node import Node
 from stead.resources import DEVICES, UNIT, Resources
 
 

@@ -9,7 +9,7 @@ from stead.asks import Affinity, Ask, Choice, Spread
 from stead.engine.fleet import DRAINING, RESERVED, TAINTS, Column, Fleet
 from stead.engine.rules import Rule, World, compile_rules
 from stead.engine.work import ANY_WORK, KEEPERS, Work, meant_by
-from stead.labels import EMPTY, NOWHERE, Requirement, Selector
+from stead.labelling import EMPTY, NOWHERE, Requirement, Selector
 
 WEB = on("app", "web")
 ZONE, DISK = Requirement.exists("zone"), Requirement.exists("disk")

@@ -26,7 +26,7 @@ from stead.asks import Ask, Choice, Spread
 from stead.engine import Engine
 from stead.engine.changes import AddCapacity, AddLabel, Change, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
 from stead.engine.facts import AskEnded, NodeDrained, NodeJoined, NodeResized
-from stead.labels import NOWHERE, Requirement, Selector
+from stead.labelling import NOWHERE, Requirement, Selector
 from stead.resources import UNIT
 from stead.taints import Effect
 

@@ -12,7 +12,7 @@ from stead.engine import Engine
 from stead.engine.facts import AskEnded, NodeDrained, NodeJoined, NodeLabelled, NodeLeft
 from stead.engine.reasons import Skewed
 from stead.errors import Invalid
-from stead.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.labelling import ANYWHERE, Labels, Requirement, Selector
 
 WEB = on("app", "web")
 OVER_ZONES = Spread("zone", WEB)

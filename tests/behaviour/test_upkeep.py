@@ -26,7 +26,7 @@ from stead.asks import Spread
 from stead.engine import board as board_module
 from stead.engine import groups as groups_module
 from stead.engine.facts import AskEnded, AskSubmitted, ClockAdvanced, NodeJoined, NodeLabelled
-from stead.labels import Labels
+from stead.labelling import Labels
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.engine.reasons import ShortOf
-from stead.labels import Labels, Requirement, Selector
+from stead.labelling import Labels, Requirement, Selector
 from stead.resources import UNIT
 
 

@@ -45,7 +45,7 @@ from stead.engine.facts import (
 )
 from stead.engine.rules import World
 from stead.engine.shapes import Standing
-from stead.labels import Labels, Requirement, Selector
+from stead.labelling import Labels, Requirement, Selector
 from stead.taints import Effect
 
 WEB = {"app": "web"}

@@ -12,7 +12,7 @@ from oracle import DEVICES, UNIT, Oracle, tolerates
 from stead.asks import Affinity, Ask, Choice, Spread
 from stead.engine.changes import AddCapacity, AddLabel, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
 from stead.engine.facts import NodeDrained, NodeLabelled, NodeResized
-from stead.labels import ANYWHERE, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels, Operator, Requirement, Selector
+from stead.labelling import ANYWHERE, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels, Operator, Requirement, Selector
 from stead.resources import Resources
 from stead.taints import Effect, Taint, Toleration
 

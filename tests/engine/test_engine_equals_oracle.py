@@ -34,8 +34,8 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.labels import Labels
-from stead.nodes import Node
+from stead.labelling import Labels
+from stead.node import Node
 from stead.resources import UNIT, Resources
 from stead.taints import Effect, Taint
 from strategies_for_tests import (

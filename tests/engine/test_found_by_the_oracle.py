@@ -19,8 +19,8 @@ from stead.engine.facts import (
     NodeJoined,
     NodeLeft,
 )
-from stead.labels import ANYWHERE, Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import ANYWHERE, Labels, Requirement, Selector
+from stead.node import Node
 from stead.taints import Effect, Taint
 
 WEB = Selector.all_of(Requirement.is_in("app", "web"))

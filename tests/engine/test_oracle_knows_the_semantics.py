@@ -39,8 +39,8 @@ from stead.engine.reasons import (
     Tainted,
     TooNear,
 )
-from stead.labels import ANYWHERE, EMPTY, NOWHERE, Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import ANYWHERE, EMPTY, NOWHERE, Labels, Requirement, Selector
+from stead.node import Node
 from stead.resources import Resources
 from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
 

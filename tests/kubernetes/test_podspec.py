@@ -26,8 +26,8 @@ from stead.kubernetes.podspec import (
     spreads_of,
     tolerations_of,
 )
-from stead.labels import ANYWHERE, NODE_NAME, NOWHERE, Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import ANYWHERE, NODE_NAME, NOWHERE, Labels, Requirement, Selector
+from stead.node import Node
 from stead.resources import Resources
 from stead.taints import Effect, Taint, Toleration
 

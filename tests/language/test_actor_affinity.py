@@ -9,7 +9,7 @@ import pytest
 from sentences import refused
 
 from stead.asks import ASK_ID, Affinity, Preference
-from stead.labels import Requirement, Selector
+from stead.labelling import Requirement, Selector
 from stead.strategies import (
     ActorAffinitySchedulingStrategy,
     LabelMatchExpression,

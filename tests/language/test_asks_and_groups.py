@@ -11,7 +11,7 @@ from sentences import refused
 
 from stead.asks import ASK_ID, Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy, locality
 from stead.errors import Invalid
-from stead.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.labelling import ANYWHERE, Labels, Requirement, Selector
 from stead.resources import Resources
 from stead.taints import TOLERATE_ALL
 

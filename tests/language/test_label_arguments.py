@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sentences import refused
 
 from stead.arguments import labels_of, merge, parse_labels, parse_labels_yaml
-from stead.labels import EMPTY, Labels
+from stead.labelling import EMPTY, Labels
 
 GOOD = "good labels are 'zone=us-west4-a,gpu_type=A100' or '{\"zone\": \"us-west4-a\"}'"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sentences import refused, refused_saying
 
 from stead.errors import Invalid
-from stead.labels import EMPTY, Labels, check_key, check_value, integer
+from stead.labelling import EMPTY, Labels, check_key, check_value, integer
 
 GOOD_KEY = "for example 'zone' or 'example.com/zone'"
 GOOD_PREFIXED = "for example 'example.com/zone'"

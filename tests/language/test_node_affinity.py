@@ -9,7 +9,7 @@ import pytest
 from sentences import refused
 
 from stead.asks import Preference
-from stead.labels import ANYWHERE, Operator, Requirement, Selector
+from stead.labelling import ANYWHERE, Operator, Requirement, Selector
 from stead.selectors import parse_selector
 from stead.strategies import (
     DoesNotExist,

@@ -8,8 +8,8 @@ import pytest
 from sentences import refused
 
 from stead.errors import Invalid, Unsupported, did_you_mean
-from stead.labels import Labels
-from stead.nodes import Node, NodeTemplate
+from stead.labelling import Labels
+from stead.node import Node, NodeTemplate
 from stead.resources import NOTHING, Resources
 from stead.taints import Taint
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentences import refused
 
-from stead.labels import ANYWHERE, NOWHERE, Requirement, Selector
+from stead.labelling import ANYWHERE, NOWHERE, Requirement, Selector
 from stead.selectors import label_selector_strings, parse_label_selector
 
 IN, NOT_IN = Requirement.is_in, Requirement.not_in

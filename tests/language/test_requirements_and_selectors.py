@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stead.labels import ANYWHERE, NOWHERE, Labels, Operator, Requirement, Selector
+from stead.labelling import ANYWHERE, NOWHERE, Labels, Operator, Requirement, Selector
 
 IN, NOT_IN = Requirement.is_in, Requirement.not_in
 EXISTS, DOES_NOT_EXIST = Requirement.exists, Requirement.does_not_exist

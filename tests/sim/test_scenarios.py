@@ -24,8 +24,8 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.errors import Invalid
-from stead.labels import Labels, Requirement, Selector
-from stead.nodes import Node
+from stead.labelling import Labels, Requirement, Selector
+from stead.node import Node
 from stead.resources import Resources
 from stead.sim.scenario import load, parse, seconds
 from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration

@@ -32,8 +32,8 @@ from stead.engine.reasons import (
 )
 from stead.engine.shapes import Demand
 from stead.engine.work import meant_by
-from stead.labels import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector
-from stead.nodes import NodeId
+from stead.labelling import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector
+from stead.node import NodeId
 from stead.resources import Resources
 from stead.taints import Taint, Toleration
 

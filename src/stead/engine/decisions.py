@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stead.asks import AskId, GroupId
 from stead.engine.reasons import Reason
-from stead.nodes import NodeId
+from stead.node import NodeId
 from stead.taints import Taint
 
 

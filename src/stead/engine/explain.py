@@ -21,7 +21,7 @@ from stead.engine.fleet import Nodes
 from stead.engine.groups import GroupShape, Member, place_group
 from stead.engine.reasons import Reason, Reserved, ShortOf
 from stead.engine.shapes import Demand, Shape
-from stead.nodes import NodeId
+from stead.node import NodeId
 
 RUNNERS_UP_MAX = 3
 

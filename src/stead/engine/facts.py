@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stead.asks import Ask, AskId, Group, GroupId
-from stead.labels import EMPTY, Labels
-from stead.nodes import Node, NodeId
+from stead.labelling import EMPTY, Labels
+from stead.node import Node, NodeId
 from stead.resources import Resources
 from stead.taints import Effect, Taint
 

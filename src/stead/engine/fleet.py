@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from stead.engine.amounts import Amount, Amounts, DeviceShares, grown
 from stead.engine.sharing import Sheet, Shelf
-from stead.labels import NODE_ID_KEYS, Labels, Requirement, Selector
-from stead.nodes import Node, NodeId
+from stead.labelling import NODE_ID_KEYS, Labels, Requirement, Selector
+from stead.node import Node, NodeId
 from stead.resources import DEVICES, UNIT, Resources
 from stead.taints import Taint
 

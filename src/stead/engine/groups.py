@@ -21,7 +21,7 @@ from stead.engine.fleet import Column, Nodes, RowSet, as_flags, from_flags
 from stead.engine.rules import World, allowed
 from stead.engine.shapes import Demand, Shape
 from stead.engine.sharing import Sheet
-from stead.labels import NODE_ID
+from stead.labelling import NODE_ID
 
 TRIES_MAX = 2000
 GROUP_SHAPES_MAX = 1024

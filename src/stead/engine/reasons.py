@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stead.asks import Affinity, Spread
-from stead.labels import Requirement, Selector
+from stead.labelling import Requirement, Selector
 from stead.taints import Taint
 
 

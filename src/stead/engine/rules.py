@@ -40,7 +40,7 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.work import KEEPERS, Kind, Work, meant_by
-from stead.labels import NODE_ID_KEYS, Operator, Requirement, Selector
+from stead.labelling import NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.taints import Toleration, tolerated
 
 

@@ -26,7 +26,7 @@ from stead.engine.reasons import (
     Tainted,
     TooNear,
 )
-from stead.labels import NODE_ID, Operator, Requirement, Selector
+from stead.labelling import NODE_ID, Operator, Requirement, Selector
 from stead.resources import amount_text
 
 if TYPE_CHECKING:

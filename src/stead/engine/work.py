@@ -15,7 +15,7 @@ from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
 from stead.engine.amounts import DeviceShares
 from stead.engine.fleet import Column, Fleet, Nodes
 from stead.engine.sharing import Sheet, Shelf
-from stead.labels import Labels, Selector
+from stead.labelling import Labels, Selector
 
 K = TypeVar("K")
 

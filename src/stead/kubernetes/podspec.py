@@ -13,7 +13,7 @@ from typing import Any
 
 from stead.asks import ASK_ID, Affinity, Ask, Choice, Preference, Spread
 from stead.errors import Invalid, Unsupported, did_you_mean
-from stead.labels import (
+from stead.labelling import (
     ANYWHERE,
     EMPTY,
     NODE_ID,
@@ -29,7 +29,7 @@ from stead.labels import (
     check_value,
     integer,
 )
-from stead.nodes import Node
+from stead.node import Node
 from stead.resources import CPU, MEMORY, NOTHING, UNIT, Resources
 from stead.taints import Effect, Taint, Toleration
 

@@ -29,7 +29,7 @@ from stead.engine.facts import (
 )
 from stead.errors import Invalid
 from stead.journal import Journal
-from stead.nodes import NodeId
+from stead.node import NodeId
 from stead.sim.scenario import Scenario
 
 STEPS_AT_ONE_MOMENT_MAX = 1_000

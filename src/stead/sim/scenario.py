@@ -42,8 +42,8 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.errors import Invalid, did_you_mean
-from stead.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Operator, Requirement, Selector, check_key
-from stead.nodes import Node
+from stead.labelling import ANYWHERE, EMPTY, NODE_ID, Labels, Operator, Requirement, Selector, check_key
+from stead.node import Node
 from stead.resources import NOTHING, Resources
 from stead.selectors import intersection, parse_label_condition, parse_label_selector, parse_selector
 from stead.sim.sections import Misplaced, Section, at, load_yaml, shown

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stead.errors import Invalid
-from stead.labels import EMPTY, IDENTITY_KEYS, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels
+from stead.labelling import EMPTY, IDENTITY_KEYS, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels
 from stead.resources import DEVICES, NOTHING, UNIT, Resources, amount_text
 from stead.taints import Taint
 
