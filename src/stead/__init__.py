@@ -13,8 +13,23 @@ if TYPE_CHECKING:
     from stead.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy, locality
     from stead.engine import Engine, Settings
     from stead.errors import Invalid, Unsupported
-    from stead.labels import Labels, Requirement, Selector
-    from stead.nodes import Node, NodeTemplate
+    from stead.labelling import Labels, Requirement, Selector
+    from stead.node import Node, NodeTemplate
+    from stead.ray.api import (
+        Unplaced,
+        drain,
+        events,
+        get,
+        init,
+        label,
+        labels,
+        nodes,
+        remote,
+        taint,
+        uncordon,
+        untaint,
+        why,
+    )
     from stead.resources import Resources
     from stead.selectors import parse_label_selector, parse_selector
     from stead.strategies import (
@@ -46,8 +61,9 @@ _HOME = {
     "stead.asks": "Affinity Ask Choice Group PolicyName Preference Spread Strategy locality",
     "stead.engine": "Engine Settings",
     "stead.errors": "Invalid Unsupported",
-    "stead.labels": "Labels Requirement Selector",
-    "stead.nodes": "Node NodeTemplate",
+    "stead.labelling": "Labels Requirement Selector",
+    "stead.node": "Node NodeTemplate",
+    "stead.ray.api": "Unplaced drain events get init label labels nodes remote taint uncordon untaint why",
     "stead.resources": "Resources",
     "stead.selectors": "parse_label_selector parse_selector",
     "stead.strategies": "ActorAffinitySchedulingStrategy DoesNotExist Exist Exists In LabelMatchExpression "
@@ -76,6 +92,19 @@ __all__ = [  # noqa: RUF022  # by the module they live in
     "Selector",
     "Node",
     "NodeTemplate",
+    "Unplaced",
+    "drain",
+    "events",
+    "get",
+    "init",
+    "label",
+    "labels",
+    "nodes",
+    "remote",
+    "taint",
+    "uncordon",
+    "untaint",
+    "why",
     "Resources",
     "parse_label_selector",
     "parse_selector",

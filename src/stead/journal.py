@@ -126,8 +126,7 @@ class Journal:
         with _in_words(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                if self._about("epoch") != self._epoch:
-                    raise Superseded(f"{self.path} was opened by another writer, so this one may not write to it")
+                self.check()
                 number = self._connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
                 self._connection.execute("COMMIT")
             except BaseException:
@@ -137,6 +136,12 @@ class Journal:
                 raise
         assert number is not None
         return number
+
+    def check(self) -> None:
+        """Raise `Superseded` if another writer opened the journal since."""
+        with _in_words(self.path):
+            if self._epoch is not None and self._about("epoch") != self._epoch:
+                raise Superseded(f"{self.path} was opened by another writer, so this one may not write to it")
 
     def read(self) -> Iterator[Entry]:
         """All steps, oldest first."""

@@ -53,7 +53,7 @@ from stead.engine.timers import Timers
 from stead.engine.waiting import Item, Line, Lines
 from stead.engine.work import Placement
 from stead.errors import Invalid
-from stead.nodes import Node, NodeId
+from stead.node import Node, NodeId
 from stead.resources import DEVICES, UNIT
 from stead.taints import Effect, Taint, stay_under
 
@@ -548,6 +548,11 @@ class Engine:
         """The nodes that would take the ask now, per choice, in table order."""
         board = self._board.fork(lasting=False)
         return board.candidates(board.shape_of(ask))
+
+    def tiers(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
+        """The same nodes, best first: by choice, then by what the ask prefers. How full they are has no say."""
+        board = self._board.fork(lasting=False)
+        return board.tiers(board.shape_of(ask))
 
     def free(self, node: NodeId) -> Mapping[str, int]:
         """What is free on a node, in units, for every resource it has or that is in use there."""

@@ -6,21 +6,21 @@ and each can be undone by the other, so a plan can be tried on the board itself 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from stead.asks import Ask, AskId, GroupId
 from stead.engine.amounts import DeviceShares
-from stead.engine.fleet import RESERVED, Fleet, Nodes, as_flags
+from stead.engine.fleet import RESERVED, Fleet, Nodes, as_flags, rows_of
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Work
-from stead.nodes import NodeId
+from stead.node import NodeId
 
 STANDINGS_MAX = 128
 SHAPES_IDLE_MAX = 4096
@@ -149,3 +149,16 @@ class Board:
 
     def candidates(self, shape: Shape) -> tuple[tuple[NodeId, ...], ...]:
         return tuple(self.fleet.ids(self.standing(demand).candidates()) for demand in shape.demands)
+
+    def tiers(self, shape: Shape) -> tuple[tuple[NodeId, ...], ...]:
+        """The candidates of all choices, grouped: an earlier choice first, then what is more preferred."""
+        found: list[tuple[NodeId, ...]] = []
+        seen: Nodes = 0
+        for demand in shape.demands:
+            rows = rows_of(self.standing(demand).candidates() & ~seen)
+            seen |= self.standing(demand).candidates()
+            tiers: dict[int, list[NodeId]] = defaultdict(list)
+            for row, worth in zip(rows, self.standing(demand).worth(rows), strict=True):
+                tiers[worth].append(self.node_id(row))
+            found.extend(tuple(tiers[worth]) for worth in sorted(tiers, reverse=True))
+        return tuple(found)

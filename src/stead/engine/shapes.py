@@ -18,7 +18,7 @@ from stead.engine.fleet import NODES, TAINTS, Column, Fleet, Nodes, as_flags, fr
 from stead.engine.policies import Dice, Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
 from stead.engine.work import Kind, Work
-from stead.labels import Selector
+from stead.labelling import Selector
 from stead.resources import DEVICES, UNIT
 from stead.taints import Effect, Toleration, tolerated
 
@@ -199,6 +199,10 @@ class Standing:
         if not self.demand.needs:
             return preference, self._load_of(fleet, row)
         return preference, max(fleet.amount(resource).load(row, need) for resource, need in self.demand.needs)
+
+    def worth(self, rows: list[int]) -> list[int]:
+        """What being on each of these rows is worth to the ask's preferences."""
+        return [0] * len(rows) if self._preference is None else self._preference[rows].tolist()
 
     # -- choosing
 

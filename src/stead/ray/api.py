@@ -1,0 +1,225 @@
+"""What people call on a Ray cluster: attach, ask, change.
+
+Rule: every function checks what it was given in the caller's own stack, then asks the controller, whose answer holds
+when the function returns. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+
+from stead.arguments import labels_of, parse_effect, taints_of
+from stead.asks import Ask
+from stead.engine.explain import Explanation
+from stead.errors import Invalid, Unsupported
+from stead.labelling import Selector
+from stead.ray import grants
+from stead.ray.attach import Remembered, connection
+from stead.ray.book import Event
+from stead.ray.compile import route
+from stead.ray.controller_actor import NodeView
+from stead.ray.hooks import with_setup
+from stead.ray.remote import remote as remote
+from stead.ray.submission import check_ray, install
+from stead.selectors import parse_label_selector, parse_selector
+from stead.taints import Effect, Taint
+
+PLAIN = route({})
+
+
+class Unplaced(Exception):
+    """Work was ended because it had not started by its deadline; the message says why it waited."""
+
+    def __init__(self, id: str, explanation: str) -> None:
+        super().__init__(f"{id} was not placed by its deadline: {explanation}")
+        self.id, self.explanation = id, explanation
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Unplaced, (self.id, self.explanation))
+
+
+# -- attaching
+
+
+def init(address: str | None = None, **given: Any) -> Any:
+    """Attach to a Ray cluster, or start a local one; start the controller if none runs.
+
+    Takes what ``ray.init`` takes. In a program that is attached already, it only binds it.
+    """
+    check_ray()
+    if address and address.startswith("ray://"):
+        raise Unsupported("stead.init cannot bind a Ray Client; run the program on the cluster, or submit it as a job")
+    install(always=False)
+    attached = None
+    if not ray.is_initialized():
+        given["runtime_env"] = with_setup(given.get("runtime_env"), always=False)
+        attached = ray.init(address, **given)
+    link = connection()
+    found = link.ask("hello")
+    if not found["grants"]:
+        import warnings
+
+        warnings.warn(grants.WEAKER, UserWarning, stacklevel=2)
+    link.ask("settled")
+    return attached
+
+
+# -- changing
+
+
+def taint(
+    node: str,
+    taints: Mapping[str, str],
+    effect: str | Effect = Effect.NO_SCHEDULE,
+    *,
+    for_s: float | None = None,
+    owner: str = "",
+    until_job: str = "",
+) -> str:
+    """Set taints on a node; a taint of the same key and effect is replaced. Returns the node's id.
+
+    When this returns, nothing that is submitted from then on runs there without a toleration. `for_s` and `until_job`
+    end the taints by themselves; `owner` says whose they are.
+    """
+    wanted = _taints(taints, effect)
+    if for_s is not None and (isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s < 1e10):
+        raise Invalid(f"for_s {for_s!r} must be a positive number of seconds, for example 7200")
+    return str(
+        connection().ask("taint", _said(node), wanted, for_s, _text("owner", owner), _text("until_job", until_job))
+    )
+
+
+def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Effect | None = None) -> str:
+    """Remove taints: by key whatever the value, or, given a map, only where the value is equal."""
+    if isinstance(keys, str):
+        keys = [keys]
+    chosen = None if effect is None else parse_effect(effect)
+    pairs = keys.items() if isinstance(keys, Mapping) else [(key, None) for key in keys]
+    gone = [(_text("key", key), value, chosen) for key, value in pairs]
+    return str(connection().ask("untaint", _said(node), gone))
+
+
+def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> str:
+    """Set and remove labels of a running node; they override those it was started with."""
+    wanted = labels_of(labels or {})
+    gone = [remove] if isinstance(remove, str) else list(remove)
+    for key in (*wanted, *gone):
+        if key.startswith("ray.io/"):
+            raise Invalid(
+                f"label {key!r} cannot change while a node runs, because Ray itself matches it; "
+                f"set it when the node starts, or use a key of your own, for example 'zone'"
+            )
+    if not wanted and not gone:
+        raise Invalid("label needs labels to set or keys to remove, for example label(node, {'disk': 'ssd'})")
+    return str(connection().ask("label", _said(node), dict(wanted), gone))
+
+
+def drain(node: str, evict: bool = False) -> str:
+    """Let a node take no new work; with `evict`, end what runs there too (it may start again elsewhere)."""
+    return str(connection().ask("drain", _said(node), True, evict))
+
+
+def uncordon(node: str) -> str:
+    """Let a drained node take work again."""
+    return str(connection().ask("drain", _said(node), False))
+
+
+# -- asking
+
+
+def nodes(selector: str | Mapping[str, str] | Selector | None = None) -> list[NodeView]:
+    """The live nodes, or those that a selector matches: ``"zone in [a, b]"`` or ``{"zone": "in(a,b)"}``."""
+    if isinstance(selector, str):
+        selector = parse_selector(selector)
+    elif isinstance(selector, Mapping):
+        selector = parse_label_selector(selector)
+    found: list[NodeView] = connection().ask("nodes", selector)
+    return found
+
+
+def labels() -> dict[str, dict[str, list[str]]]:
+    """Every label there is: key -> value -> ids of the nodes that have it."""
+    found: dict[str, dict[str, list[str]]] = connection().ask("labels")
+    return found
+
+
+def events(after: int = 0, limit: int = 1000) -> list[Event]:
+    """What happened: work that waits and why, taints, labels, evictions, refusals; oldest first."""
+    found: list[Event] = connection().ask("events", after, limit)
+    return found
+
+
+def why(what: Any) -> Explanation:
+    """Why work waits, what would let it start, or why it is where it is: for a ref, a handle or an id."""
+    link = connection()
+    if isinstance(what, ray.actor.ActorHandle):
+        what = what._actor_id.hex()
+    if isinstance(what, ray.ObjectRef | ray.ObjectRefGenerator):
+        ref = what if isinstance(what, ray.ObjectRef) else what._generator_ref
+        task_id = ref.task_id()
+        known = link.task(task_id.binary())
+        if known is None:
+            return _explained(link.ask("why_task", task_id.hex()))
+        if link.ask("refusal", task_id.hex()) is None and ray.wait([ref], timeout=0, fetch_local=False)[0]:
+            raise Invalid(f"task {task_id.hex()} has ended, so it waits for nothing")
+        return _explained(link.ask("why", _ask(task_id.hex(), known)))
+    if isinstance(what, str):
+        if len(what) == ACTOR_ID_LENGTH:
+            known = link.actor(what)
+            return _explained(link.ask("why_actor", what, _ask(what, known) if known else None))
+        if len(what) == TASK_ID_LENGTH:
+            known = link.task(bytes.fromhex(what))
+            return _explained(link.ask("why", _ask(what, known)) if known else link.ask("why_task", what))
+    raise Invalid(f"why needs a ref, an actor handle or the id of a task or actor, not {what!r}")
+
+
+ACTOR_ID_LENGTH, TASK_ID_LENGTH = 32, 48
+
+
+def get(refs: Any, timeout: float | None = None) -> Any:
+    """As ``ray.get``, but work that was ended at its deadline raises `Unplaced` with the explanation."""
+    try:
+        return ray.get(refs, timeout=timeout)
+    except (ray.exceptions.TaskCancelledError, ray.exceptions.RayActorError):
+        for ref in refs if isinstance(refs, list) else [refs]:
+            for id in (ref.task_id().hex(), ref.task_id().actor_id().hex()):
+                explanation = connection().ask("refusal", id)
+                if explanation is not None:
+                    raise Unplaced(id, explanation) from None
+        raise
+
+
+# -- checks
+
+
+def _ask(id: str, known: Remembered) -> Ask:
+    return (known.route or PLAIN).ask(id, known.resources)
+
+
+def _explained(found: Any) -> Explanation:
+    assert isinstance(found, Explanation)
+    return found
+
+
+def _said(node: Any) -> str:
+    if isinstance(node, NodeView):
+        return node.id
+    if not isinstance(node, str) or not node:
+        raise Invalid(f"node {node!r} must be a node's id, for example stead.nodes()[0].id")
+    return node
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Invalid(f"{what} must be a string, not {value!r}")
+    return value
+
+
+def _taints(taints: Any, effect: Any) -> tuple[Taint, ...]:
+    if not isinstance(taints, Mapping) or not taints:
+        raise Invalid(f"taints must be a map such as {{'gpu_node': 'true'}}, not {taints!r}")
+    chosen = parse_effect(effect)
+    return tuple(Taint(taint.key, taint.value, chosen) for taint in taints_of(taints))

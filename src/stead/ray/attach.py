@@ -1,0 +1,261 @@
+"""How a process is tied to its cluster: the page it reads, the controller it talks to, the work it remembers.
+
+Rule: a submission waits for the controller only when it must know an answer (a ranking never asked for before, a
+group's first pass, a hard pin); everything else is told asynchronously. One `Connection` per Ray connection; it goes
+with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from stead.errors import Invalid
+from stead.ray.book import Timed
+from stead.ray.compile import Route, Wish
+from stead.ray.page import Page, Reader, folder_of
+
+NAME, NAMESPACE = "stead-controller", "stead"
+REMEMBERED_MAX = 20_000
+START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a submission asked for, kept by whoever submitted it to answer `why`."""
+
+    route: Route | None
+    resources: Mapping[str, float]
+
+
+class Connection:
+    def __init__(self, core: Any) -> None:
+        worker = ray._private.worker.global_worker
+        self.core = core
+        self.node_id: str = core.get_current_node_id().hex()
+        self.process = uuid.uuid4().hex
+        self._reader = Reader(folder_of(worker.node.get_session_dir_path(), self.node_id))
+        self.page: Callable[[], Page] = self._reader.page
+        self._controller: Any = None
+        self._lock = threading.Lock()
+        self._introduced: dict[str, float] = {}
+        self._pins: dict[tuple[int, str, str], str] = {}
+        self._tasks: OrderedDict[bytes, Remembered] = OrderedDict()
+        self._actors: OrderedDict[str, Remembered] = OrderedDict()
+        self._deadlines: Deadlines | None = None
+
+    # -- the controller
+
+    @property
+    def controller(self) -> Any:
+        """The controller's handle; it is started when none runs."""
+        if self._controller is None:
+            with self._lock:
+                if self._controller is None:
+                    self._controller = find_or_start()
+        return self._controller
+
+    def ask(self, method: str, *given: Any, **named: Any) -> Any:
+        """Call the controller and wait for its answer; its words come back as they are."""
+        call = getattr(self.controller, method).remote(*given, **named)
+        try:
+            return _get(call)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, BaseException) else error
+            raise cause from None
+
+    def introduce(self, wish: Wish, wait: bool) -> Page:
+        """Tell the controller of rules it may not know; with `wait`, until the page speaks of them."""
+        now = time.monotonic()
+        if now - self._introduced.get(wish.key, -10.0) > 1.0 or wait:
+            self._introduced[wish.key] = now
+            self.controller.introduce.remote([wish])
+        if wait:
+            self.ask("settled")
+        return self.page()
+
+    def prepare_group(self, wish: Wish) -> None:
+        self.ask("prepare_group", wish)
+
+    def refusal(self, wish: Wish, node_id: str) -> str:
+        """Why a node would not take the wish, as of the page that stands; "" if it would."""
+        key = (self.page().count, wish.admits.key, node_id)
+        if key not in self._pins:
+            if len(self._pins) > 1000:
+                self._pins.clear()
+            self._pins[key] = self.ask("refuses", wish, node_id)
+        return self._pins[key]
+
+    def any_alive(self, node_ids: Iterable[str]) -> bool:
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        return not alive.isdisjoint(node_ids)
+
+    @staticmethod
+    def now() -> float:
+        return time.time()
+
+    # -- what was submitted
+
+    def remember(self, ref: Any, asked: Route, resources: Mapping[str, float]) -> None:
+        self._keep(self._tasks, ref.task_id().binary(), Remembered(asked, dict(resources)))
+        if asked.deadline_s is not None:
+            self.deadlines.add(ref.task_id().hex(), "task", ref, asked, resources)
+
+    def remember_plain(self, ref: Any, resources: Mapping[str, float]) -> None:
+        self._keep(self._tasks, ref.task_id().binary(), Remembered(None, resources))
+
+    def remember_actor(self, actor_id: Any, asked: Route, resources: Mapping[str, float]) -> None:
+        self._keep(self._actors, actor_id.hex(), Remembered(asked, dict(resources)))
+        if asked.deadline_s is not None:
+            self.deadlines.add(actor_id.hex(), "actor", actor_id, asked, resources)
+
+    @staticmethod
+    def _keep(where: OrderedDict[Any, Remembered], key: Any, what: Remembered) -> None:
+        where[key] = what
+        if len(where) > REMEMBERED_MAX:
+            where.popitem(last=False)
+
+    def task(self, task_id: bytes) -> Remembered | None:
+        return self._tasks.get(task_id)
+
+    def actor(self, actor_id: str) -> Remembered | None:
+        return self._actors.get(actor_id)
+
+    @property
+    def deadlines(self) -> Deadlines:
+        if self._deadlines is None:
+            self._deadlines = Deadlines(self)
+        return self._deadlines
+
+    # -- from workers
+
+    def report_started(self, task_id: str) -> None:
+        self.controller.started.remote([task_id])
+
+    def report_evicted(self, name: str) -> None:
+        actor = self.core.get_actor_id()
+        id = self.core.get_current_task_id().hex() if actor.is_nil() else actor.hex()
+        ray.wait([self.controller.evicted.remote(id, self.node_id, name)], timeout=1.0)
+
+
+class Deadlines:
+    """Ends work of this process that has not started in time, when the controller says so."""
+
+    def __init__(self, link: Connection) -> None:
+        self._link = link
+        self._lock = threading.Condition()
+        self._due: dict[str, tuple[float, str, Any]] = {}
+        threading.Thread(target=self._run, name="stead-deadlines", daemon=True).start()
+
+    def add(self, id: str, kind: str, what: Any, asked: Route, resources: Mapping[str, float]) -> None:
+        assert asked.deadline_s is not None
+        due = time.time() + asked.deadline_s
+        ask = replace(asked.ask(id, resources), deadline=due)
+        self._link.controller.watch.remote([Timed(id, kind, self._link.process, ask)])
+        with self._lock:
+            self._due[id] = (due, kind, what)
+            self._lock.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                now = time.time()
+                first = min((due for due, _, _ in self._due.values()), default=now + 60.0)
+                if first > now:
+                    self._lock.wait(min(first - now, 60.0))
+                ready = {id: entry for id, entry in self._due.items() if entry[0] <= time.time()}
+            if not ready:
+                continue
+            try:
+                refused = set(self._link.ask("overdue", list(ready)))
+            except Exception:  # the controller restarts, or Ray is going down
+                time.sleep(0.2)
+                if not ray.is_initialized():
+                    return
+                continue
+            for id, (_, kind, what) in ready.items():
+                if id in refused:
+                    if kind == "task":
+                        ray.cancel(what)
+                    else:
+                        self._link.core.kill_actor(what, True)
+            with self._lock:
+                for id in ready:
+                    self._due.pop(id, None)
+
+
+_connections: dict[int, Connection] = {}
+
+
+def connection(core: Any = None) -> Connection:
+    """The connection of this process; a new one after Ray was shut down and started again."""
+    if core is None:
+        worker = ray._private.worker.global_worker
+        if not worker.connected:
+            raise Invalid("there is no connection to Ray; call stead.init() first")
+        core = worker.core_worker
+    found = _connections.get(id(core))
+    if found is None or found.core is not core:
+        _connections.clear()
+        found = _connections[id(core)] = Connection(core)
+    return found
+
+
+def find_or_start() -> Any:
+    try:
+        return ray.get_actor(NAME, NAMESPACE)
+    except ValueError:
+        return _start()
+
+
+def _start() -> Any:
+    from stead.ray.controller_actor import ControllerActor
+
+    head = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
+    return (
+        ray.remote(ControllerActor)
+        .options(
+            name=NAME,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=-1,
+            max_concurrency=64,
+            scheduling_strategy=strategy,
+        )
+        .remote()
+    )
+
+
+def _get(call: Any) -> Any:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ray.get(call)
+    # In the event loop of an async actor ray.get would block the loop with a warning; a thread may wait quietly.
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(_caught(call)))
+    thread.start()
+    thread.join()
+    value, error = result[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def _caught(call: Any) -> tuple[Any, BaseException | None]:
+    try:
+        return ray.get(call), None
+    except BaseException as error:
+        return None, error

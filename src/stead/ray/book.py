@@ -1,0 +1,167 @@
+"""What the controller on Ray must not forget, beside the engine's journal: passes, ends of taints, deadlines, events.
+
+Rule: written before it is acknowledged, in one SQLite file. What Ray's own tables can tell again (who runs, what is
+free, which names are granted) is not in here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stead.asks import Ask
+from stead.codec import dumps, loads
+from stead.ray.compile import Pass
+
+EVENTS_MAX = 10_000
+
+_TABLES = """
+    CREATE TABLE IF NOT EXISTS passes (key TEXT PRIMARY KEY, rule BLOB NOT NULL, generation INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS taints (
+        node TEXT, key TEXT, effect TEXT, since REAL NOT NULL, until REAL, job TEXT NOT NULL, owner TEXT NOT NULL,
+        PRIMARY KEY (node, key, effect));
+    CREATE TABLE IF NOT EXISTS timed (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, process TEXT NOT NULL, ask BLOB NOT NULL, refused TEXT);
+    CREATE TABLE IF NOT EXISTS events (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL,
+        text TEXT NOT NULL, count INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a node or to work. `kind` is stable: programs may rely on it."""
+
+    number: int
+    at: float
+    kind: str
+    subject: str
+    text: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        many = f" ({self.count})" if self.count > 1 else ""
+        return f"{self.kind:9} {self.subject}{many}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaintEnd:
+    """Whose a taint is, since when it stands, and when it goes by itself."""
+
+    node: str
+    key: str
+    effect: str
+    since: float
+    until: float | None = None
+    job: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Work that has to start before its deadline; `refused` is the explanation once it did not."""
+
+    id: str
+    kind: str  # "task" or "actor"
+    process: str
+    ask: Ask
+    refused: str | None = None
+
+
+class Book:
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.RLock()  # the actor's threads read while its loop writes
+        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.executescript(_TABLES)
+        rows = self._db.execute("SELECT key, rule, generation FROM passes").fetchall()
+        self._passes = {key: (loads(rule, Pass), generation) for key, rule, generation in rows}
+        found = self._db.execute("SELECT id, kind, process, ask, refused FROM timed").fetchall()
+        self._timed = {id: Timed(id, kind, by, loads(ask, Ask), refused) for id, kind, by, ask, refused in found}
+
+    def _do(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        with self._lock:
+            return self._db.execute(statement, values).fetchall()
+
+    # -- passes
+
+    def pass_of(self, key: str) -> tuple[Pass, int] | None:
+        """A pass that was ever issued, and the generation that new submissions last carried."""
+        return self._passes.get(key)
+
+    def keep_pass(self, rule: Pass, generation: int) -> None:
+        self._do("INSERT OR REPLACE INTO passes VALUES (?, ?, ?)", rule.key, dumps(rule), generation)
+        self._passes[rule.key] = (rule, generation)
+
+    # -- ends of taints
+
+    def taint_ends(self) -> list[TaintEnd]:
+        with self._lock:
+            return [TaintEnd(*row) for row in self._db.execute("SELECT * FROM taints").fetchall()]
+
+    def keep_taint(self, end: TaintEnd) -> None:
+        row = (end.node, end.key, end.effect, end.since, end.until, end.job, end.owner)
+        self._do("INSERT OR REPLACE INTO taints VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def forget_taint(self, node: str, key: str, effect: str) -> None:
+        self._do("DELETE FROM taints WHERE node = ? AND key = ? AND effect = ?", node, key, effect)
+
+    # -- deadlines
+
+    def timed_of(self, id: str) -> Timed | None:
+        with self._lock:
+            return self._timed.get(id)
+
+    def open_timed(self) -> list[Timed]:
+        """What has neither started nor been refused."""
+        with self._lock:
+            return [timed for timed in self._timed.values() if timed.refused is None]
+
+    def keep_timed(self, timed: Iterable[Timed]) -> None:
+        timed = list(timed)
+        with self._lock:
+            self._timed.update({each.id: each for each in timed})
+            self._db.executemany(
+                "INSERT OR REPLACE INTO timed VALUES (?, ?, ?, ?, ?)",
+                [(each.id, each.kind, each.process, dumps(each.ask), each.refused) for each in timed],
+            )
+
+    def forget_timed(self, ids: Iterable[str]) -> None:
+        ids = [id for id in ids if id in self._timed]
+        with self._lock:
+            for id in ids:
+                self._timed.pop(id, None)
+            self._db.executemany("DELETE FROM timed WHERE id = ?", [(id,) for id in ids])
+
+    # -- events
+
+    def add_event(self, at: float, kind: str, subject: str, text: str, count: int = 1) -> None:
+        with self._lock:
+            self._db.execute(
+                "INSERT INTO events (at, kind, subject, text, count) VALUES (?, ?, ?, ?, ?)",
+                (at, kind, subject, text, count),
+            )
+            self._db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_MAX,))
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The newest `limit` after a number, oldest first."""
+        statement = "SELECT * FROM events WHERE number > ? ORDER BY number DESC LIMIT ?"
+        with self._lock:
+            return [Event(*row) for row in self._db.execute(statement, (after, limit)).fetchall()][::-1]
+
+    # -- marks
+
+    def mark(self, name: str, value: str) -> None:
+        self._do("INSERT OR REPLACE INTO marks VALUES (?, ?)", name, value)
+
+    def marked(self, name: str) -> str:
+        found = self._do("SELECT value FROM marks WHERE name = ?", name)
+        return str(found[0][0]) if found else ""
+
+    def close(self) -> None:
+        self._db.close()

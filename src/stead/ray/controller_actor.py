@@ -1,0 +1,541 @@
+"""The controller on Ray: one named, detached actor on the head node that holds the engine.
+
+Rule: one thread changes things, in rounds (`_round`): read Ray's tables, hear, decide, write down, grant, announce,
+and only then answer. Every other thread of the actor only queues a change and waits, or reads under the lock. After
+a kill the journal and the book say everything that was acknowledged, and Ray's tables say the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.util.state
+
+from stead.asks import Ask, Choice
+from stead.controller import Controller
+from stead.engine import Engine
+from stead.engine.explain import Explanation
+from stead.engine.facts import (
+    AskRunning,
+    Fact,
+    NodeDrained,
+    NodeLabelled,
+    NodeTainted,
+    NodeUntainted,
+)
+from stead.errors import Invalid
+from stead.journal import Journal, Superseded
+from stead.labelling import Labels, Requirement, Selector
+from stead.node import Node
+from stead.ray import grants, submission
+from stead.ray.agents import Pages
+from stead.ray.book import Book, Event, TaintEnd, Timed
+from stead.ray.cluster import RayCluster, in_use, real_amounts, static_labels
+from stead.ray.compile import Pass, Wish
+from stead.ray.marks import rare_resource
+from stead.ray.page import FOLDER, Page, read_name
+from stead.ray.passes import GroupPlugs, Passes
+from stead.ray.patience import Deadlines, WaitingWork
+from stead.ray.tables import ActorRow, Status, Tables
+from stead.resources import Resources
+from stead.selectors import intersection, parse_label_selector
+from stead.taints import TOLERATE_ALL, Effect, Taint, stay_under
+
+NAME, NAMESPACE = "stead-controller", "stead"
+ROUND_S, QUICK_S = 0.25, 0.03
+PLAIN = Pass()
+ANY = (TOLERATE_ALL,)
+TIERS_MAX, TIER_NODES_MAX = 8, 128
+DRAINED = "node.stead.io/drained"
+"""The key of the no-execute taint by which a drain evicts."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Change:
+    """Facts that someone asked for, and the moment at which they hold everywhere."""
+
+    facts: tuple[Fact, ...] = ()
+    done: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as people see it: every label with its source, taints with owner and end, what is free."""
+
+    id: str
+    ip: str
+    name: str
+    labels: Mapping[str, str]
+    sources: Mapping[str, str]  # label key -> "start", "run time" or "stead"
+    taints: tuple[Taint, ...]
+    ends: tuple[TaintEnd, ...]
+    draining: bool
+    total: Mapping[str, float]
+    available: Mapping[str, float]
+
+
+class ControllerActor:
+    def __init__(self) -> None:
+        submission.exempt_this_process()
+        self._lock = threading.RLock()
+        self._wake, self._ready = threading.Event(), threading.Event()
+        self._changes: list[Change] = []
+        self._wishes: dict[str, Wish] = {}
+        self._started: set[str] = set()
+        self._page = Page()
+        self._status = Status({}, ())
+        self._dirty, self._last_jobs = True, 0.0
+        self._allowed: dict[str, set[str]] = {}
+        self._failure: BaseException | None = None
+        threading.Thread(target=self._run, name="stead-rounds", daemon=True).start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    # -- the one thread that changes things
+
+    def _run(self) -> None:
+        try:
+            self._open()
+            self._round()
+        except BaseException as error:  # told to whoever starts the actor
+            self._failure = error
+            return
+        finally:
+            self._ready.set()
+        while True:
+            self._wake.wait(QUICK_S if self._unsettled else ROUND_S)
+            self._wake.clear()
+            try:
+                self._round()
+            except Superseded:
+                # Ray has started another controller, so this process is one it has given up on.
+                os._exit(1)
+            except Exception:
+                log.exception("a round failed; the next one tries again")
+                time.sleep(ROUND_S)
+
+    def _open(self) -> None:
+        worker = ray._private.worker.global_worker
+        self._tables = Tables(worker.gcs_client.address)
+        session = Path(worker.node.get_session_dir_path())
+        folder = session / FOLDER
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal = Journal.open(folder / "journal.sqlite")
+        self._book = Book(folder / "book.sqlite")
+        self._cluster = RayCluster()
+        self._controller = Controller.resumed(self._cluster, journal)
+        self._engine: Engine = self._controller.engine
+        self._grants = grants.detect(self._tables.gcs)
+        self._passes = Passes(self._grants, GroupPlugs(self._tables.groups), self._tables.status, journal.check)
+        self._pages = Pages(session, worker.node_ip_address, worker.core_worker.get_current_node_id().hex())
+        self._page = replace(self._page, count=self._pages.last_count)
+        self._deadlines = Deadlines(self._book, self._tables, self.why)
+        self._waiting = WaitingWork(self._book, self.rule_of)
+        self._unsettled = 0
+        self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
+
+    def _round(self) -> None:
+        """Once around. The order is the promise: written down before it is done, done before it is answered."""
+        with self._lock:
+            changes, self._changes = self._changes, []
+        try:
+            status = self._tables.status()
+            unknown = status.nodes.keys() - self._engine.nodes.keys()
+            with self._lock:
+                self._cluster.look(status, self._tables.node_names() if unknown else {}, self._engine.nodes)
+                for change in changes:
+                    self._cluster.hear(*change.facts)
+                self._cluster.hear(*self._ended_taints())
+                before = self._engine.nodes
+                self._controller.step()
+                self._dirty |= self._engine.nodes != before
+                self._status = status
+            self._mind_passes(status)
+            self._unsettled = self._passes.settle(status, self._allowed, self._announce)
+            self._write_down_passes()
+            self._waiting.look(status, self._engine.fork())
+            self._deadlines.mind_orphans()
+        except BaseException as error:
+            for change in changes:
+                change.error = error
+            raise
+        finally:
+            for change in changes:
+                change.done.set()
+
+    def _mind_passes(self, status: Status) -> None:
+        """Which passes there are, and where each is allowed today: the engine's word."""
+        self._passes.note_use(status, self._book.pass_of)
+        with self._lock:
+            for key, issued in self._passes.issued.items():
+                if self._dirty or key not in self._allowed:
+                    self._allowed[key] = self._nodes_for(issued.rule)
+            for key in self._passes.retire(status, self._allowed, keep={PLAIN.key}):
+                del self._allowed[key]
+                self._wishes = {each: wish for each, wish in self._wishes.items() if wish.admits.key != key}
+                self._dirty = True
+        self._passes.grant_timed(status)
+
+    def _nodes_for(self, rule: Pass) -> set[str]:
+        return set(self._engine.candidates(_ask_for(rule))[0])
+
+    def _write_down_passes(self) -> None:
+        for issued in self._passes.issued.values():
+            if self._book.pass_of(issued.rule.key) != (issued.rule, issued.current):
+                self._book.keep_pass(issued.rule, issued.current)
+
+    # -- the page
+
+    def _announce(self, away: dict[str, list[str]]) -> None:
+        self._write_down_passes()
+        with self._lock:
+            page = self._new_page(away)
+            node_ips = {id: row.ip for id, row in self._status.nodes.items()}
+            stale = self._pages.missing(node_ips)
+            self._dirty = False
+            if not stale and page == replace(self._page, count=page.count):
+                return
+            self._page = replace(page, count=self._page.count + 1)
+        for node_id in self._pages.write(self._page, node_ips):
+            self._book.add_event(time.time(), "unheard", node_id, "the node did not confirm the page in time")
+
+    def _new_page(self, away: dict[str, list[str]]) -> Page:
+        nodes = self._engine.nodes
+        tainted = {id: ", ".join(map(str, node.taints)) for id, node in nodes.items() if node.taints}
+        drained = {id: "draining" for id, node in nodes.items() if node.draining}
+        if (tainted or drained) and not self._book.marked("bound"):
+            self._book.mark("bound", "yes")
+        tiers = self._page.tiers
+        if self._dirty:
+            tiers = {key: self._tiers(wish) for key, wish in self._all_wishes().items()}
+            tiers = {key: found for key, found in tiers.items() if found or key in self._wishes}
+        return Page(
+            bound=bool(self._book.marked("bound")),
+            grants=self._grants is not None,
+            generations={key: issued.current for key, issued in self._passes.issued.items()},
+            tiers=tiers,
+            only={} if self._grants else {key: sorted(ids) for key, ids in self._allowed.items()},
+            rare={rare_resource(rare): rare for rare in self._cluster.rare},
+            tainted={**drained, **tainted},
+            away=away,
+            evict=self._evictions(),
+        )
+
+    def _all_wishes(self) -> dict[str, Wish]:
+        plain = {key: Wish(issued.rule) for key, issued in self._passes.issued.items()}
+        return {**plain, **self._wishes}
+
+    def _tiers(self, wish: Wish) -> list[list[str]]:
+        """Nodes to be tried first, best first; nothing where all are alike."""
+        choices = wish.choices or (wish.admits.selector,)
+        ask = Ask(
+            "ranking", tuple(Choice(selector=each) for each in choices), wish.admits.tolerations, prefers=wish.prefers
+        )
+        tiers = self._engine.tiers(ask)
+        if len(tiers) < 2:
+            return []
+        return [list(tier[:TIER_NODES_MAX]) for tier in tiers[: TIERS_MAX - 1]]
+
+    def _evictions(self) -> dict[str, dict[str, float]]:
+        """By node and name, the moment at which a no-execute taint ends what holds the name."""
+        since = {(end.node, end.key, end.effect): end.since for end in self._book.taint_ends()}
+        found: dict[str, dict[str, float]] = {}
+        for id, node in self._engine.nodes.items():
+            for taint in node.taints:
+                if taint.effect is not Effect.NO_EXECUTE:
+                    continue
+                at = since.get((id, taint.key, taint.effect))
+                if at is None:
+                    at = time.time()
+                    self._book.keep_taint(TaintEnd(id, taint.key, taint.effect, at))
+                for issued in self._passes.issued.values():
+                    stay = stay_under(taint, issued.rule.tolerations)
+                    for name in issued.names if stay is not None else ():
+                        assert stay is not None
+                        names = found.setdefault(id, {})
+                        names[name] = min(names.get(name, at + stay), at + stay)
+        return found
+
+    # -- ends of taints
+
+    def _ended_taints(self) -> list[Fact]:
+        now, facts = time.time(), list[Fact]()
+        ends = self._book.taint_ends()
+        jobs: set[str] | None = None
+        if any(end.job for end in ends) and now - self._last_jobs > 1.0:
+            self._last_jobs, jobs = now, self._tables.live_jobs()
+        for end in ends:
+            if end.node not in self._engine.nodes:
+                if end.node not in self._status.nodes:
+                    self._book.forget_taint(end.node, end.key, end.effect)
+                continue
+            over = "its time is over" if end.until is not None and end.until <= now else ""
+            if jobs is not None and end.job and end.job not in jobs:
+                over = f"job {end.job} has ended"
+            if over:
+                facts.append(NodeUntainted(end.node, end.key, Effect(end.effect)))
+                self._book.forget_taint(end.node, end.key, end.effect)
+                self._book.add_event(now, "untainted", end.node, f"{end.key} is gone: {over}")
+        return facts
+
+    # -- changes that people ask for
+
+    def _submit(self, *facts: Fact) -> None:
+        """Queue the facts and wait until they hold everywhere."""
+        change = Change(facts)
+        with self._lock:
+            self._engine.fork().apply(*facts)  # nonsense is refused here, in words, before anything is written
+            self._changes.append(change)
+        self._wake.set()
+        change.done.wait()
+        if change.error is not None:
+            raise Invalid(f"the controller could not carry it out: {change.error}") from None
+
+    def taint(
+        self, node: str, taints: Sequence[Taint], for_s: float | None = None, owner: str = "", until_job: str = ""
+    ) -> str:
+        id = self._node(node).id
+        if until_job and until_job not in self._tables.live_jobs():
+            raise Invalid(
+                f"until_job {until_job!r} is no job that runs; ray.get_runtime_context().get_job_id() tells one"
+            )
+        now = time.time()
+        for taint in taints:
+            until = None if for_s is None else now + for_s
+            self._book.keep_taint(TaintEnd(id, taint.key, taint.effect, now, until, until_job, owner))
+        self._submit(*(NodeTainted(id, taint) for taint in taints))
+        for taint in taints:
+            end = "" if for_s is None else f" for {for_s:g} s"
+            end += f" until job {until_job} ends" if until_job else ""
+            self._book.add_event(time.time(), "tainted", id, f"{taint}{end}{f' by {owner}' if owner else ''}")
+        return id
+
+    def untaint(
+        self, node: str, keys: Sequence[tuple[str, str | None, Effect | None]], missing_ok: bool = False
+    ) -> str:
+        """Remove taints: (key, value or None for any, effect or None for all)."""
+        found = self._node(node)
+        gone: list[Taint] = []
+        for key, value, effect in keys:
+            there = [
+                taint
+                for taint in found.taints
+                if taint.key == key and value in (None, taint.value) and effect in (None, taint.effect)
+            ]
+            if not there and not missing_ok:
+                said = key if value is None else f"{key}={value}"
+                has = ", ".join(map(str, found.taints)) or "no taints"
+                raise Invalid(f"node {found.id} has no taint {said}; it has {has}")
+            gone += there
+        self._submit(*(NodeUntainted(found.id, taint.key, taint.effect) for taint in gone))
+        for taint in gone:
+            self._book.forget_taint(found.id, taint.key, taint.effect)
+            self._book.add_event(time.time(), "untainted", found.id, f"{taint} is gone")
+        return found.id
+
+    def label(self, node: str, labels: Mapping[str, str], remove: Sequence[str]) -> str:
+        found = self._node(node)
+        for key in remove:
+            if key not in found.labels:
+                raise Invalid(
+                    f"node {found.id} has no label {key!r}; it has {', '.join(sorted(found.labels)) or 'none'}"
+                )
+        self._submit(NodeLabelled(found.id, Labels.checked(labels), tuple(remove)))
+        said = [f"{key}={value}" for key, value in labels.items()] + [f"{key} removed" for key in remove]
+        self._book.add_event(time.time(), "labelled", found.id, ", ".join(said))
+        return found.id
+
+    def drain(self, node: str, draining: bool, evict: bool = False) -> str:
+        found = self._node(node)
+        facts: list[Fact] = [NodeDrained(found.id, draining)]
+        drained = Taint(DRAINED, "", Effect.NO_EXECUTE)
+        if draining and evict:
+            facts.append(NodeTainted(found.id, drained))
+        if not draining and drained in found.taints:
+            facts.append(NodeUntainted(found.id, DRAINED, Effect.NO_EXECUTE))
+            self._book.forget_taint(found.id, DRAINED, Effect.NO_EXECUTE)
+        self._submit(*facts)
+        text = (
+            ("takes no new work" + (", and what runs there is ended" if evict else ""))
+            if draining
+            else "takes work again"
+        )
+        self._book.add_event(time.time(), "drained" if draining else "uncordoned", found.id, text)
+        return found.id
+
+    def introduce(self, wishes: Iterable[Wish]) -> None:
+        """Learn what submissions ask for; they do not wait for an answer."""
+        with self._lock:
+            for wish in wishes:
+                self._passes.issue(*(self._book.pass_of(wish.admits.key) or (wish.admits, 0)))
+                self._book.keep_pass(wish.admits, self._passes.issued[wish.admits.key].current)
+                if wish.key != wish.admits.key and wish.key not in self._wishes:
+                    self._wishes[wish.key] = wish
+                self._dirty = True
+        self._wake.set()
+
+    def prepare_group(self, wish: Wish) -> None:
+        """Make a pass feasible on every node before a group asks for it: Ray never looks again at a group that no
+        node could ever hold, but it does at one that has to wait for amounts to become free."""
+        self.introduce([wish])
+        with self._lock:
+            self._passes.issued[wish.admits.key].everywhere = True
+        self._submit()
+
+    def settled(self) -> int:
+        """Wait for one whole round, and return the count of the page that stands after it."""
+        self._submit()
+        return self._page.count
+
+    # -- questions
+
+    def hello(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "grants": self._grants is not None, "ray": ray.__version__}
+
+    def nodes(self, selector: Selector | None = None) -> list[NodeView]:
+        with self._lock:
+            ends = self._book.taint_ends()
+            chosen = self._engine.nodes
+            if selector is not None:
+                chosen = {id: node for id, node in chosen.items() if selector.matches(node.all_labels)}
+            return [self._view(node, ends) for node in chosen.values()]
+
+    def _view(self, node: Node, ends: Sequence[TaintEnd]) -> NodeView:
+        row = self._status.nodes.get(node.id)
+        static = static_labels(row) if row else {}
+        labels = dict(node.all_labels)
+        sources = {
+            key: "stead" if key not in node.labels else "start" if static.get(key) == value else "run time"
+            for key, value in labels.items()
+        }
+        mine = tuple(end for end in ends if end.node == node.id)
+        total, available = (real_amounts(row.total), real_amounts(row.available)) if row else ({}, {})
+        return NodeView(
+            node.id, node.ip, node.name, labels, sources, node.taints, mine, node.draining, total, available
+        )
+
+    def labels(self) -> dict[str, dict[str, list[str]]]:
+        found: dict[str, dict[str, list[str]]] = {}
+        with self._lock:
+            for id, node in self._engine.nodes.items():
+                for key, value in node.all_labels.items():
+                    found.setdefault(key, {}).setdefault(value, []).append(id)
+        return found
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
+        return self._book.events(after, limit)
+
+    def why(self, ask: Ask, node: str = "") -> Explanation:
+        """Why an ask waits now; or, with a node, why it is there."""
+        with self._lock:
+            fork, status = self._engine.fork(), self._tables.status()
+            fork.apply(*in_use(status, {node: ask} if node else {}))
+            if node and node in fork.nodes:
+                fork.apply(AskRunning(ask, node))
+                return fork.explain(ask.id)
+            return fork.explain(ask)
+
+    def why_task(self, task_id: str) -> Explanation:
+        """For a task that another process submitted: what Ray's own listing says of it."""
+        try:
+            found = ray.util.state.get_task(task_id)
+        except Exception:
+            found = None
+        row = found[-1] if isinstance(found, list) and found else found
+        if row is None:
+            raise Invalid(f"nothing is known of task {task_id}; ask in the program that submitted it")
+        if row.state in ("FINISHED", "FAILED"):
+            raise Invalid(f"task {task_id} has ended, so it waits for nothing")
+        resources = dict(row.required_resources or {})
+        rule = self.rule_of(resources)
+        ask = Ask(task_id, (Choice(Resources.of(real_amounts(resources)), rule.selector),), rule.tolerations)
+        return self.why(ask, row.node_id or "" if row.state == "RUNNING" else "")
+
+    def why_actor(self, actor_id: str, ask: Ask | None = None) -> Explanation:
+        row = self._tables.actor(actor_id)
+        if row is None:
+            raise Invalid(f"Ray knows no actor {actor_id}")
+        refused = self._book.timed_of(actor_id)
+        if refused is not None and refused.refused:
+            return self.why(refused.ask)
+        if row.state == "DEAD":
+            raise Invalid(f"actor {actor_id} is dead, so it waits for nothing")
+        return self.why(ask or self._ask_of(row), row.node_id if row.state == "ALIVE" else "")
+
+    def _ask_of(self, row: ActorRow) -> Ask:
+        rule = self.rule_of(row.resources)
+        selector = intersection([rule.selector, parse_label_selector(row.label_selector)])
+        return Ask(row.id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+
+    def rule_of(self, resources: Mapping[str, float]) -> Pass:
+        """What the pass among these resources stands for; without one, anything goes."""
+        for name in resources:
+            found = read_name(name)
+            if found and found[0] in self._passes.issued:
+                return self._passes.issued[found[0]].rule
+        return Pass(tolerations=ANY)
+
+    def refuses(self, wish: Wish, node: str) -> str:
+        """Why a node will not take work with these rules, in words; "" if it will."""
+        with self._lock:
+            if node not in self._engine.nodes or node in self._nodes_for(wish.admits):
+                return ""
+            pinned = Selector.all_of(Requirement.is_in("node_id", node))
+            selector = intersection([wish.admits.selector, pinned])
+            return str(self._engine.explain(Ask.of("pinned", selector=selector, tolerations=wish.admits.tolerations)))
+
+    # -- deadlines
+
+    def watch(self, timed: Sequence[Timed]) -> None:
+        self._book.keep_timed(timed)
+
+    def started(self, ids: Sequence[str]) -> None:
+        self._book.forget_timed(ids)
+
+    def overdue(self, ids: Sequence[str]) -> list[str]:
+        """Of these, the work whose deadline has passed and that has not started: its owner ends it."""
+        return [id for id in ids if self._deadlines.refuse(id)]
+
+    def refusal(self, id: str) -> str | None:
+        """The explanation of work that was refused at its deadline."""
+        found = self._book.timed_of(id)
+        return found.refused if found else None
+
+    def evicted(self, id: str, node: str, name: str) -> None:
+        """A worker says that it ends itself, because a no-execute taint says so."""
+        with self._lock:
+            known = self._engine.nodes.get(node)
+            taints = [str(taint) for taint in known.taints if taint.effect is Effect.NO_EXECUTE] if known else []
+        self._book.add_event(time.time(), "evicted", id, f"ended on node {node}: tainted {', '.join(taints)}")
+
+    def _node(self, said: str) -> Node:
+        """The node someone means: by id, by the beginning of an id, by ip or by name."""
+        with self._lock:
+            nodes = self._engine.nodes
+        if said in nodes:
+            return nodes[said]
+        by_id = [node for id, node in nodes.items() if len(said) >= 6 and id.startswith(said)]
+        found = by_id or [node for node in nodes.values() if said and said in (node.ip, node.name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise Invalid(f"{said!r} is {len(found)} nodes; give one id: {', '.join(node.id for node in found)}")
+        example = next(iter(nodes), "none")
+        raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
+
+
+def _ask_for(rule: Pass) -> Ask:
+    """An ask for nothing under these rules: its candidates are the nodes that the rules allow."""
+    return Ask("pass", (Choice(selector=rule.selector),), rule.tolerations)

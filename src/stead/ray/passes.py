@@ -1,0 +1,318 @@
+"""Passes: custom resources that only stead grants, so that Ray itself keeps work where it may be.
+
+Rule: the only file that changes a node's resources, and always in the order of `Passes.settle`. A pass stands for
+one set of rules and has one or more names, its generations. Every name is granted on exactly the nodes that the
+engine allows. New submissions use the current generation; when a node is lost to a pass, they move to a name that
+was never usable there, because Ray's leased workers go on with the old one for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ray
+
+from stead.ray.compile import Pass
+from stead.ray.grants import Grants
+from stead.ray.page import PREFIX, TIMED, pass_name, read_name
+from stead.ray.tables import Status
+
+FULL = 100_000.0
+"""What an open pass is granted: at `ONE` each it never runs out, and Ray's sums stay exact."""
+
+ONE = 0.0001
+"""What one piece of work asks for, the least Ray can say."""
+
+PASSES_MAX = 16
+"""Above so many passes, those that nobody uses are taken away, the longest unused first."""
+
+IDLE_S = 5.0
+"""A pass counts as unused after so long without waiting or running work."""
+
+OLD_S = 10.0
+"""A name that new submissions no longer carry goes after so long without work."""
+
+SYNC_S = 0.15
+"""How long raylets take to hear of each other's grants: one period of Ray's resource sync, and a half."""
+
+ASSERTED_S = 1.0
+"""Ray's tables lag; so long what was set counts as true although they do not show it yet."""
+
+
+@dataclass(slots=True)
+class Issued:
+    """A pass in use and the names it has."""
+
+    rule: Pass
+    current: int = 0
+    generations: set[int] = field(default_factory=lambda: {0})
+    everywhere: bool = False  # groups use it, so every node has it, if only plugged
+
+    @property
+    def names(self) -> list[str]:
+        return [pass_name(self.rule.key, generation) for generation in sorted(self.generations)]
+
+
+class Plugs(Protocol):
+    """Keep a withdrawn name on a node, with nothing of it free, so that waiting work stays feasible there."""
+
+    def add(self, places: Iterable[tuple[str, str]]) -> None:
+        """Plug these (node id, name), and return when it is done."""
+
+    def remove(self, places: Iterable[tuple[str, str]]) -> None: ...
+
+    def placed(self) -> set[tuple[str, str]]: ...
+
+
+class Passes:
+    def __init__(
+        self, grants: Grants | None, plugs: Plugs, read: Callable[[], Status], check: Callable[[], None]
+    ) -> None:
+        self._grants, self._plugs, self._read, self._check = grants, plugs, read, check
+        self.issued: dict[str, Issued] = {}
+        self._asserted: dict[tuple[str, str], tuple[float, float]] = {}
+        self._used_at: dict[str, float] = {}
+
+    def issue(self, rule: Pass, current: int = 0) -> None:
+        """Make a pass usable; `settle` then grants it."""
+        found = self.issued.setdefault(rule.key, Issued(rule, current, {current}))
+        self._used_at[pass_name(rule.key, found.current)] = time.monotonic()
+
+    def settle(
+        self, status: Status, allowed: Mapping[str, set[str]], announce: Callable[[dict[str, list[str]]], None]
+    ) -> int:
+        """Bring the grants in line with what is allowed, without failing anything that waits.
+
+        1 grant where it is newly allowed; 2 give passes that lose a node another name; 3 wait until the raylets have
+        heard of both; 4 plug what is to be withdrawn; 5 announce the new names to every process; 6 withdraw. Returns
+        how many grants still have to be withdrawn again, because work holds them.
+        """
+        seen = self._amounts(status)
+        losing = self._losing(seen, allowed)
+        granted = self._grant(seen, allowed)
+        moved = self._move_on(seen, allowed, losing)
+        if losing and (granted or moved):
+            self._await(granted + moved)
+        self._plugs.add(sorted((losing | self._show(seen, allowed)) - self._plugs.placed()))
+        announce(self._away(losing))
+        for node_id, name in sorted(losing):
+            self._set(node_id, {name: ONE})
+        self._unplug(seen, allowed)
+        return len(losing)
+
+    # -- the steps
+
+    def _amounts(self, status: Status) -> dict[str, dict[str, float]]:
+        """The totals of our names by node: what Ray's tables say, corrected by what was set a moment ago."""
+        now = time.monotonic()
+        seen = {
+            id: {name: total for name, total in node.total.items() if name.startswith(PREFIX)}
+            for id, node in status.nodes.items()
+        }
+        for (node_id, name), (amount, at) in list(self._asserted.items()):
+            if now - at > ASSERTED_S or node_id not in seen:
+                del self._asserted[node_id, name]
+            elif amount != ONE:  # a withdrawal leaves what is in use: only the tables know how much that is
+                seen[node_id][name] = amount
+        return seen
+
+    def _losing(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> set[tuple[str, str]]:
+        """(node, name) that has more than a plug where the pass is not allowed, strays of unknown passes included."""
+        return {
+            (node_id, name)
+            for node_id, amounts in seen.items()
+            for name, total in amounts.items()
+            if (found := read_name(name)) and total > ONE * 1.5 and node_id not in allowed.get(found[0], ())
+        }
+
+    def _grant(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+        wanted: dict[str, dict[str, float]] = defaultdict(dict)
+        for key, issued in self.issued.items():
+            for name in issued.names:
+                for node_id in allowed[key]:
+                    if node_id in seen and seen[node_id].get(name, 0.0) < FULL:
+                        wanted[node_id][name] = FULL
+        for node_id, amounts in wanted.items():
+            self._set(node_id, amounts)
+        return [(node_id, name) for node_id, amounts in wanted.items() for name in amounts]
+
+    def _move_on(
+        self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]], losing: set[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        """Another current name for each pass whose current one is being lost somewhere."""
+        lost = {name for _, name in losing}
+        granted: dict[str, dict[str, float]] = defaultdict(dict)
+        for key, issued in self.issued.items():
+            if pass_name(key, issued.current) not in lost:
+                continue
+            forbidden = [amounts for node_id, amounts in seen.items() if node_id not in allowed[key]]
+            clean = [
+                generation
+                for generation in sorted(issued.generations - {issued.current})
+                if all(amounts.get(pass_name(key, generation), 0.0) <= ONE * 1.5 for amounts in forbidden)
+            ]
+            issued.current = clean[0] if clean else max(issued.generations) + 1
+            issued.generations.add(issued.current)
+            name = pass_name(key, issued.current)
+            for node_id in allowed[key] & seen.keys():
+                if seen[node_id].get(name, 0.0) < FULL:
+                    granted[node_id][name] = FULL
+        for node_id, amounts in granted.items():
+            self._set(node_id, amounts)
+        return [(node_id, name) for node_id, amounts in granted.items() for name in amounts]
+
+    def _show(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> set[tuple[str, str]]:
+        """Put the least of each name that groups use on the nodes that are not allowed; it is to be plugged at once."""
+        shown = set()
+        for key, issued in self.issued.items():
+            for node_id in seen.keys() - allowed[key] if issued.everywhere else ():
+                missing = {name: ONE for name in issued.names if not seen[node_id].get(name)}
+                if missing:
+                    self._set(node_id, missing)
+                shown |= {(node_id, name) for name in missing}
+        return shown
+
+    def _await(self, granted: list[tuple[str, str]]) -> None:
+        """Until Ray's tables show the grants, and for one more period of its sync, so that the raylets know too."""
+        end = time.monotonic() + 5.0
+        while time.monotonic() < end:
+            nodes = self._read().nodes
+            if all(node_id not in nodes or nodes[node_id].total.get(name, 0.0) >= FULL for node_id, name in granted):
+                break
+            time.sleep(0.02)
+        time.sleep(SYNC_S)
+
+    def _away(self, losing: set[tuple[str, str]]) -> dict[str, list[str]]:
+        """By node, the names that were withdrawn: workers that hold one of them end after their task."""
+        away: dict[str, list[str]] = defaultdict(list)
+        for node_id, name in sorted(losing | self._plugs.placed()):
+            away[node_id].append(name)
+        return dict(away)
+
+    def _unplug(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> None:
+        done = []
+        for node_id, name in self._plugs.placed():
+            found = read_name(name)
+            if node_id not in seen or (found and node_id in allowed.get(found[0], ())):
+                done.append((node_id, name))
+        self._plugs.remove(done)
+
+    # -- what nobody needs any more
+
+    def note_use(self, status: Status, known: Callable[[str], tuple[Pass, int] | None]) -> None:
+        """See which names have work. A name that work still carries comes back into use, if its pass is `known`; one
+        that nobody uses and no pass has, say of a controller before this one, is taken away."""
+        now, working = time.monotonic(), self._working(status)
+        for name in working:
+            found = read_name(name)
+            if found is None:
+                continue
+            if found[0] not in self.issued and (rule := known(found[0])):
+                self.issue(*rule)
+            if found[0] in self.issued:
+                self.issued[found[0]].generations.add(found[1])
+                self._used_at[name] = now
+        mine = {name for issued in self.issued.values() for name in issued.names}
+        there = {name for amounts in self._amounts(status).values() for name, total in amounts.items() if total}
+        self._take_away(status, [name for name in there - mine - working if read_name(name)])
+
+    def _working(self, status: Status) -> set[str]:
+        """Names that waiting or running work carries."""
+        plugged = self._plugs.placed()
+        working = {name for row in status.pending for name in row.resources}
+        for node in status.nodes.values():
+            for name, total in node.total.items():
+                plug = ONE if (node.id, name) in plugged else 0.0
+                if name.startswith(PREFIX) and total - node.available.get(name, 0.0) - plug > ONE / 2:
+                    working.add(name)
+        return working
+
+    def retire(self, status: Status, allowed: Mapping[str, set[str]], keep: set[str]) -> list[str]:
+        """Take away what nobody uses: old names after a while; whole passes once there are many, or when they would
+        have to be withdrawn somewhere. What still carries such a name, say a task that is done again, brings it back.
+        Returns the keys of the passes that went."""
+        now, unused = time.monotonic(), list[str]()
+        for key, issued in self.issued.items():
+            for generation in sorted(issued.generations - {issued.current}):
+                if now - self._used_at.setdefault(pass_name(key, generation), now) > OLD_S:
+                    issued.generations.discard(generation)
+                    unused.append(pass_name(key, generation))
+        last = {
+            key: max(self._used_at.setdefault(name, now) for name in each.names) for key, each in self.issued.items()
+        }
+        idle = [key for key in sorted(last, key=last.__getitem__) if now - last[key] > IDLE_S and key not in keep]
+        lost = {found[0] for _, name in self._losing(self._amounts(status), allowed) if (found := read_name(name))}
+        gone = [key for index, key in enumerate(idle) if key in lost or index < len(last) - PASSES_MAX]
+        for key in gone:
+            unused += self.issued.pop(key).names
+        if unused:
+            self._take_away(status, unused)
+        return gone
+
+    def _take_away(self, status: Status, names: list[str]) -> None:
+        self._plugs.remove([place for place in self._plugs.placed() if place[1] in names])
+        for node in status.nodes.values():
+            there = {name: 0.0 for name in names if node.total.get(name)}
+            if there:
+                self._set(node.id, there)
+        for name in names:
+            self._used_at.pop(name, None)
+
+    def grant_timed(self, status: Status) -> None:
+        """The mark of work with a deadline, on every node."""
+        for node in status.nodes.values():
+            if node.total.get(TIMED, 0.0) < FULL and (node.id, TIMED) not in self._asserted:
+                self._set(node.id, {TIMED: FULL})
+
+    def _set(self, node_id: str, amounts: Mapping[str, float]) -> None:
+        if self._grants is None:
+            return
+        self._check()  # a controller that was replaced meanwhile stops here
+        try:
+            self._grants.set(node_id, amounts)
+        except (RuntimeError, ValueError, ray.exceptions.RayError):
+            return  # the node is going: the next status will not show it
+        now = time.monotonic()
+        for name, amount in amounts.items():
+            self._asserted[node_id, name] = (amount, now)
+
+
+class GroupPlugs:
+    """Plugs as placement groups of one bundle: no process, gone with the node, kept when the controller dies."""
+
+    NAME = "stead-plug"
+
+    def __init__(self, groups: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        self._groups: dict[tuple[str, str], Any] = {}
+        for name, row in groups().items():
+            if name.startswith(self.NAME):
+                _, node_id, pass_held = name.split("/", 2)
+                self._groups[node_id, pass_held] = ray.util.get_placement_group(name)
+                assert row["name"] == name
+
+    def add(self, places: Iterable[tuple[str, str]]) -> None:
+        made = []
+        for node_id, name in places:
+            group = ray.util.placement_group(
+                [{name: ONE}],
+                name=f"{self.NAME}/{node_id}/{name}",
+                lifetime="detached",
+                bundle_label_selector=[{"ray.io/node-id": node_id}],
+            )
+            self._groups[node_id, name] = group
+            made.append(group)
+        for group in made:
+            group.wait(2)
+
+    def remove(self, places: Iterable[tuple[str, str]]) -> None:
+        for place in places:
+            group = self._groups.pop(place, None)
+            if group is not None:
+                ray.util.remove_placement_group(group)
+
+    def placed(self) -> set[tuple[str, str]]:
+        return set(self._groups)

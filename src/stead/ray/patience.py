@@ -1,0 +1,116 @@
+"""Work that waits on Ray: what is told of it, and when waiting ends.
+
+Rule: reads Ray's tables and the engine's explanations, writes the book, and decides nothing about places. Waiting work
+is known per kind (amounts and rules), because Ray lists it so; only work with a deadline is known singly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from stead.asks import Ask, Choice
+from stead.engine import Engine
+from stead.engine.explain import Explanation
+from stead.labelling import Requirement, Selector
+from stead.ray.book import Book
+from stead.ray.cluster import in_use, real_amounts
+from stead.ray.compile import Pass
+from stead.ray.page import read_name
+from stead.ray.tables import PendingRow, Status, Tables
+from stead.resources import Resources
+from stead.selectors import intersection
+
+LOOK_S = 0.5
+KINDS_MAX = 50
+"""So many kinds of waiting work are explained in one look; the others come when these are gone."""
+
+ORPHAN_S = 2.0
+"""So long after a deadline its owner should have ended the work; then the controller does it."""
+
+
+class WaitingWork:
+    """Tells by an event why each kind of work waits, once for each change of the reason."""
+
+    def __init__(self, book: Book, rule_of: Callable[[Mapping[str, float]], Pass]) -> None:
+        self._book, self._rule_of = book, rule_of
+        self._looked = 0.0
+        self._heard: dict[Any, str] = {}
+        self._told: dict[Any, str] = {}
+
+    def look(self, status: Status, engine: Engine) -> None:
+        """Once in a while. `engine` is a fork, to be told here what is in use."""
+        if time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        rows = [row for row in status.pending if any(read_name(name) for name in row.resources)]
+        heard: dict[Any, str] = {}
+        if rows:
+            engine.apply(*in_use(status))
+        for row in rows[:KINDS_MAX]:
+            found = engine.explain(self._ask(row))
+            if found.fits:
+                continue  # Ray has not looked again yet
+            kind = (tuple(sorted(row.resources.items())), row.labels)
+            heard[kind] = text = str(found)
+            # Work that only passes through Ray's queue is no news: a reason is told when it is heard twice.
+            if self._heard.get(kind) == text and self._told.get(kind) != text:
+                self._told[kind] = text
+                self._book.add_event(time.time(), "waiting", amounts_text(row.resources), text, row.count)
+        self._heard = heard
+        self._told = {kind: text for kind, text in self._told.items() if kind in heard}
+
+    def _ask(self, row: PendingRow) -> Ask:
+        rule = self._rule_of(row.resources)
+        native = [
+            Requirement.is_in(key, *values) if among else Requirement.not_in(key, *values)
+            for key, among, values in row.labels
+            if key != "ray.io/node-id"  # that is how preferred nodes are told to Ray
+        ]
+        selector = intersection([rule.selector, Selector.all_of(*native)])
+        return Ask("waiting", (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+
+
+class Deadlines:
+    """Refuses work that has not started in time. Its owner ends it; the controller does where the owner is gone."""
+
+    def __init__(self, book: Book, tables: Tables, why: Callable[[Ask], Explanation]) -> None:
+        self._book, self._tables, self._why = book, tables, why
+
+    def refuse(self, id: str) -> bool:
+        """Whether the work is refused by now."""
+        timed = self._book.timed_of(id)
+        if timed is None or timed.ask.deadline is None or timed.ask.deadline > time.time():
+            return False
+        if timed.refused is not None:
+            return True
+        if timed.kind == "actor":
+            row = self._tables.actor(id)
+            if row is not None and row.state in ("ALIVE", "RESTARTING", "DEAD"):
+                self._book.forget_timed([id])
+                return False
+        text = str(self._why(timed.ask))
+        self._book.keep_timed([replace(timed, refused=text)])
+        self._book.add_event(time.time(), "refused", id, f"its deadline has passed: {text}")
+        return True
+
+    def mind_orphans(self) -> None:
+        """Detached actors outlive the process that would end them; so does their deadline."""
+        now = time.time()
+        for timed in self._book.open_timed():
+            if timed.kind == "actor" and timed.ask.deadline is not None and now - timed.ask.deadline > ORPHAN_S:
+                row = self._tables.actor(timed.id)
+                if row is None or not row.name:
+                    self._book.forget_timed([timed.id])  # it went with its owner
+                elif self.refuse(timed.id):
+                    ray.kill(ray.get_actor(row.name, row.namespace))
+
+
+def amounts_text(resources: Mapping[str, float]) -> str:
+    real = real_amounts(resources)
+    said = ", ".join(f"{amount:g} {name}" for name, amount in sorted(real.items()))
+    return f"work that asks for {said or 'nothing'}"

@@ -1,0 +1,255 @@
+"""`stead start`: what `ray start` is told, from stead's own options and the surroundings of the node.
+
+Rule: everything a node says of itself it says when it joins, as labels (see `stead.ray.marks`), and every worker
+on it installs stead. What is not stead's option goes to `ray start` as it was written. What the user says wins
+over what the surroundings say: `--labels`, then `--labels-file`, then RAY_NODE_LABELS, then the default labels;
+RAY_OVERRIDE_LABELS, which Ray's autoscaler sets, wins over all, as it does in Ray.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+
+from stead.arguments import merge, parse_labels, parse_labels_yaml, parse_taints
+from stead.errors import Invalid, Unsupported
+from stead.labelling import EMPTY, Labels, check_value
+from stead.ray.marks import marks_of
+from stead.taints import Taint
+
+SETUP_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+OWN_HOOK = "stead.ray.install_in_worker"
+CHAINED_HOOK = "STEAD_CHAINED_SETUP_HOOK"
+
+ACCELERATOR_TYPE = "ray.io/accelerator-type"
+MARKET_TYPE = "ray.io/market-type"
+NODE_GROUP = "ray.io/node-group"
+ZONE = "ray.io/availability-zone"
+
+POD_LABELS = "/etc/podinfo/labels"
+METADATA_ADDRESS = "http://169.254.169.254"
+METADATA_SECONDS_MAX = 1.0
+
+_FROM_VARIABLE = {MARKET_TYPE: "RAY_NODE_MARKET_TYPE", NODE_GROUP: "RAY_NODE_TYPE_NAME", ZONE: "RAY_NODE_ZONE"}
+
+_FROM_POD = {
+    ACCELERATOR_TYPE: ("ray.io/accelerator-type",),
+    MARKET_TYPE: ("ray.io/market-type", "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType"),
+    NODE_GROUP: ("ray.io/node-group", "ray.io/group"),
+    ZONE: ("ray.io/availability-zone", "topology.kubernetes.io/zone"),
+}
+"""Labels of a pod that say the same, the most specific first; KubeRay writes ``ray.io/group``."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """stead's own words on the command line of `stead start`, as written."""
+
+    labels: str | None = None
+    labels_file: str | None = None
+    taints: str | None = None
+    rare_resource_isolation: str | None = None
+    passed_on: Sequence[str] = ()
+
+    @property
+    def is_head(self) -> bool:
+        return "--head" in self.passed_on
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the place of a node says of it: Ray's accelerator name ("" without one), pod labels, cloud labels."""
+
+    accelerator_type: str = ""
+    pod: Mapping[str, str] = EMPTY
+    cloud: Mapping[str, str] = EMPTY
+
+
+@dataclass(frozen=True)
+class RayStart:
+    """The words after `ray`, and the environment to run it in."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def ray_start(options: Options, environment: Mapping[str, str], surroundings: Surroundings) -> RayStart:
+    """What to run for these options; the only file read is the labels file."""
+    if options.rare_resource_isolation is not None and not options.is_head:
+        raise Invalid(
+            "--rare-resource-isolation is said once, by the head; give it there, for example "
+            "'stead start --head --rare-resource-isolation=gpu'"
+        )
+    written = merge(
+        merge(_from_environment("RAY_NODE_LABELS", environment), _from_file(options.labels_file)),
+        parse_labels(options.labels or ""),
+    )
+    labels = {**default_labels(options.is_head, environment, surroundings), **written}
+    taints = {(taint.key, taint.effect): taint for taint in _taints(options, environment)}
+    rare = [name.strip() for name in (options.rare_resource_isolation or "").split(",") if name.strip()]
+    labels.update(marks_of(taints.values(), rare))
+    said = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    changed = dict(with_hook(environment))
+    if overriding := _from_environment("RAY_OVERRIDE_LABELS", environment):
+        # Ray reads JSON only; what a shell did to the quotes is put right here.
+        changed["RAY_OVERRIDE_LABELS"] = json.dumps(dict(overriding))
+    return RayStart(("start", *options.passed_on, *([f"--labels={said}"] if said else [])), changed)
+
+
+def default_labels(is_head: bool, environment: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
+    """The labels every node has without being told; a variable wins over the pod, the pod over the cloud."""
+    labels = {
+        key: value
+        for key in (ACCELERATOR_TYPE, MARKET_TYPE, NODE_GROUP, ZONE)
+        if (value := surroundings.cloud.get(key))
+    }
+    for key, names in _FROM_POD.items():
+        if found := next((surroundings.pod[name] for name in names if surroundings.pod.get(name)), None):
+            labels[key] = found
+    if MARKET_TYPE not in labels and surroundings.pod.get("cloud.google.com/gke-spot") == "true":
+        labels[MARKET_TYPE] = "spot"
+    for key, variable in _FROM_VARIABLE.items():
+        if value := environment.get(variable, ""):
+            labels[key] = check_value(value, f"the variable {variable}, with the value")
+    if MARKET_TYPE in labels:
+        labels[MARKET_TYPE] = labels[MARKET_TYPE].lower().replace("_", "-")
+    if is_head:
+        labels[NODE_GROUP] = "head"
+    if surroundings.accelerator_type:
+        labels[ACCELERATOR_TYPE] = surroundings.accelerator_type
+    return {ACCELERATOR_TYPE: "", **labels}
+
+
+def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a raylet whose workers install stead; a hook that was there already is kept and chained."""
+    present = environment.get(SETUP_HOOK, "")
+    chained = {CHAINED_HOOK: present} if present and present != OWN_HOOK else {}
+    return {**environment, **chained, SETUP_HOOK: OWN_HOOK}
+
+
+def _from_environment(variable: str, environment: Mapping[str, str]) -> Labels:
+    try:
+        return parse_labels(environment.get(variable, ""))
+    except Invalid as error:
+        raise Invalid(f"{variable}: {error}") from None
+
+
+def _from_file(path: str | None) -> Labels:
+    if path is None:
+        return EMPTY
+    try:
+        return parse_labels_yaml(Path(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise Invalid(f"the labels file {path} is not text; a good line is 'zone: us-west4-a'") from None
+    except OSError as error:
+        raise Invalid(f"the labels file {path} cannot be read: {error.strerror}") from None
+
+
+def _taints(options: Options, environment: Mapping[str, str]) -> tuple[Taint, ...]:
+    """Those of the environment first, so that those of the command line replace them."""
+    try:
+        surrounding = parse_taints(environment.get("STEAD_NODE_TAINTS", ""))
+    except Invalid as error:
+        raise Invalid(f"STEAD_NODE_TAINTS: {error}") from None
+    return surrounding + parse_taints(options.taints or "")
+
+
+# What follows looks at the machine.
+
+
+def require_ray(what: str) -> None:
+    """Refuse in one sentence where Ray is not installed; the base install of stead has none."""
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None:
+        raise Unsupported(f"{what} needs Ray; install it with pip install 'stead[ray]'")
+
+
+def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
+    """Look at this machine; only what is there is said, and a cloud is asked only if STEAD_CLOUD_METADATA is 1."""
+    asked = environment.get("STEAD_CLOUD_METADATA") == "1"
+    address = environment.get("STEAD_CLOUD_METADATA_URL") or METADATA_ADDRESS
+    return Surroundings(
+        _accelerator_type(),
+        pod_labels(environment.get("STEAD_PODINFO") or POD_LABELS),
+        cloud_labels(address) if asked else EMPTY,
+    )
+
+
+def pod_labels(path: str) -> Labels:
+    """The labels of this pod, from the file that Kubernetes' downward API writes; none if there is no such file."""
+    with suppress(OSError):
+        return parse_labels_yaml(Path(path).read_text(encoding="utf-8"))
+    return EMPTY
+
+
+def cloud_labels(address: str, seconds_max: float = METADATA_SECONDS_MAX) -> dict[str, str]:
+    """Zone and market type from the metadata service of AWS or Google; nothing if none answers in time.
+
+    The time is for all questions together: a machine outside a cloud waits once.
+    """
+    until = monotonic() + seconds_max
+
+    def ask(path: str, headers: Mapping[str, str], method: str = "GET") -> str:
+        from urllib.request import ProxyHandler, Request, build_opener
+
+        request = Request(f"{address.rstrip('/')}{path}", headers=dict(headers), method=method)
+        left = until - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        # A proxy would answer for itself, not for this machine.
+        with build_opener(ProxyHandler({})).open(request, timeout=left) as answer:
+            text: str = answer.read(4096).decode("utf-8", "replace").strip()
+            return text
+
+    for read in (_ask_google, _ask_amazon):
+        with suppress(OSError, ValueError):
+            return {key: check_value(value) for key, value in read(ask).items() if value}
+    return {}
+
+
+def _ask_google(ask: Callable[..., str]) -> dict[str, str]:
+    ours = {"Metadata-Flavor": "Google"}
+    zone = ask("/computeMetadata/v1/instance/zone", ours).rpartition("/")[2]
+    spot = ask("/computeMetadata/v1/instance/scheduling/preemptible", ours) == "TRUE"
+    return {ZONE: zone, MARKET_TYPE: "spot" if spot else "on-demand"}
+
+
+def _ask_amazon(ask: Callable[..., str]) -> dict[str, str]:
+    token = ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
+    ours = {"X-aws-ec2-metadata-token": token}
+    zone = ask("/latest/meta-data/placement/availability-zone", ours)
+    return {ZONE: zone, MARKET_TYPE: ask("/latest/meta-data/instance-life-cycle", ours)}
+
+
+def _accelerator_type() -> str:
+    """Ray's name for the accelerator of this machine, or the empty text."""
+    for family in import_module("ray._private.accelerators").get_all_accelerator_managers():
+        with suppress(Exception):
+            if family.get_current_node_num_accelerators() > 0:
+                return str(family.get_current_node_accelerator_type() or "")
+    return ""
+
+
+def run(started: RayStart) -> int:
+    """Run `ray` with these words on the terminal of this process, and return its exit code."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *started.words], env=dict(started.environment)
+    )
+    before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        while True:
+            # Ctrl-C reaches the child as well, and it is the one to decide what that means.
+            with suppress(KeyboardInterrupt):
+                code = child.wait()
+                return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGTERM, before)

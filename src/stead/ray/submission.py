@@ -1,0 +1,478 @@
+"""Where stead meets Ray's submission: tasks, actors and groups get their pass on the way to Ray's core.
+
+Rule: the only file that touches Ray's submission. It acts at one point, the three methods of Ray's core worker that
+everything written in Python goes through, after Ray has worked out default amounts and captured groups; so plain work
+keeps plain Ray's accounting under every strategy. Work inside a placement group carries no pass, its bundle does.
+Nothing here may fail a submission that asked nothing of stead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import inspect
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import lru_cache, wraps
+from typing import Any
+
+import ray
+from ray._common import ray_option_utils
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from stead.errors import Invalid, Unsupported
+from stead.ray import grants
+from stead.ray.attach import Connection, connection
+from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, is_plain, route
+from stead.ray.marks import rare_taint
+from stead.ray.page import PREFIX, TIMED, Page
+from stead.taints import Toleration
+
+ONE = 0.0001
+ROUTE = "_stead_route"
+"""The option under which a compiled route travels through Ray's own option handling."""
+
+NODE_ID = "ray.io/node-id"
+ENFORCE_LABELS = "STEAD_ENFORCE_LABELS"
+PLAIN = Wish(Pass())
+ENTRIES_MAX = 16
+
+SERVICES = frozenset(
+    """
+    ray.serve._private.controller.ServeController ray.serve._private.proxy.ProxyActor
+    ray.serve._private.haproxy.HAProxyManager ray.serve._private.controller_avatar.ServeControllerAvatar
+    ray.data._internal.stats._StatsActor ray.data._internal.stats_summary_actor._StatsSummaryActor
+    ray.data._internal.usage.actor._UsageCollectionActor
+    ray.data._internal.execution.autoscaling_requester.AutoscalingRequester
+    ray.data._internal.execution.node_trackers.actor_location.ActorLocationTracker
+    ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator._AutoscalingCoordinatorActor
+    ray.data._internal.memory_tracing._MemActor
+    ray.train._internal.state.state_actor.TrainStateActor ray.train.v2._internal.state.state_actor.TrainStateActor
+    ray.train.v2._internal.execution.controller.controller.TrainController
+    ray.train.v2._internal.execution.preemption.PreemptionWatcher
+    ray.train.v2._internal.callbacks.placement_group_cleaner.PlacementGroupCleaner
+    ray.train.v2._internal.execution.checkpoint.sync_actor.SynchronizationActor
+    ray.dashboard.modules.job.job_supervisor.JobSupervisor
+    stead.ray.controller_actor.ControllerActor stead.ray.agents.PageAgent
+    """.split()
+)
+"""Ray's own zero-CPU service actors, and stead's: they tolerate every taint, as the daemons of a node do."""
+
+log = logging.getLogger(__name__)
+
+
+class Marked(dict):  # type: ignore[type-arg]
+    """A label selector for Ray that carries the route it came from to Ray's core."""
+
+    route: Route
+
+
+class _State:
+    """What this process does: nothing, the pass only where stead was asked (or a taint was ever set), or always."""
+
+    installed = False
+    always = False
+    exempt = False
+    warned_labels = False
+    group_options = threading.local()
+
+
+# -- switching on
+
+
+def install(always: bool) -> None:
+    """Bind this process's submissions. `always`: plain work carries the plain pass, taints or not."""
+    _State.always = _State.always or always
+    if _State.installed:
+        return
+    check_ray()
+    core = ray._raylet.CoreWorker
+    _replace(core, "submit_task", _submit_task)
+    _replace(core, "create_actor", _create_actor)
+    _replace(core, "create_placement_group", _create_placement_group)
+    _accept_options()
+    _quieten()
+    _State.installed = True
+
+
+def is_installed() -> bool:
+    return _State.installed
+
+
+def exempt_this_process() -> None:
+    """What the controller itself starts carries no pass: it is there to grant them."""
+    _State.exempt = True
+
+
+def check_ray() -> None:
+    if not grants.is_supported(ray.__version__):
+        raise Unsupported(
+            f"stead supports Ray {grants.SUPPORTED}, but this is Ray {ray.__version__}; "
+            f"install it by: pip install 'ray[default]=={grants.SUPPORTED}.*'"
+        )
+
+
+def _replace(kind: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace a method of a class written in C.
+
+    Such a class refuses assignment, but its methods are found through a plain dictionary, which the garbage collector
+    can show. Instances that exist already, as in a worker that runs its setup hook, follow too.
+    """
+    methods = next(each for each in gc.get_referents(kind.__dict__) if isinstance(each, dict) and name in each)
+    methods[name] = wraps(methods[name])(wrap(methods[name]))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))
+
+
+def _place_of(method: Callable[..., Any], name: str) -> int:
+    return list(inspect.signature(method).parameters).index(name) - 1  # without self
+
+
+# -- Ray's core
+
+
+def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
+    at_resources, at_strategy = _place_of(plain, "resources"), _place_of(plain, "scheduling_strategy")
+    at_labels, at_fallback = _place_of(plain, "label_selector"), _place_of(plain, "fallback_strategy")
+
+    def submit_task(core: Any, *given: Any) -> Any:
+        if _State.exempt:
+            return plain(core, *given)
+        said = given[at_labels]
+        asked = said.route if isinstance(said, Marked) else None
+        resources, strategy = given[at_resources], given[at_strategy]
+        link = connection(core)
+        admitted = admit(link, asked, resources, strategy)
+        if admitted is not None:
+            args = list(given)
+            args[at_strategy], args[at_labels], args[at_fallback] = admitted
+            given = tuple(args)
+        refs = plain(core, *given)
+        if asked is not None and refs:
+            link.remember(refs[0], asked, resources)
+        elif admitted is not None and refs:
+            link.remember_plain(refs[0], resources)
+        return refs
+
+    return submit_task
+
+
+def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
+    at_descriptor, at_resources = _place_of(plain, "function_descriptor"), _place_of(plain, "resources")
+    at_placement = _place_of(plain, "placement_resources")
+
+    def create_actor(core: Any, *given: Any, **named: Any) -> Any:
+        descriptor = given[at_descriptor]
+        if _State.exempt or _is_service(descriptor, given[at_resources]):
+            return plain(core, *given, **named)
+        said = named.get("label_selector")
+        asked = said.route if isinstance(said, Marked) else None
+        resources = given[at_resources]
+        before = set(resources)
+        link = connection(core)
+        admitted = admit(link, asked, resources, named.get("scheduling_strategy"))
+        if admitted is not None:
+            if given[at_placement]:
+                given[at_placement].update({name: resources[name] for name in resources.keys() - before})
+            named["scheduling_strategy"], named["label_selector"], named["fallback_strategy"] = admitted
+        actor_id = plain(core, *given, **named)
+        if asked is not None:
+            link.remember_actor(actor_id, asked, resources)
+        return actor_id
+
+    return create_actor
+
+
+def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    at_bundles, at_labels = _place_of(plain, "bundles"), _place_of(plain, "bundle_label_selector")
+
+    def create_placement_group(core: Any, *given: Any) -> Any:
+        if _State.exempt or not isinstance(given[at_bundles], list):
+            return plain(core, *given)
+        link, args = connection(core), list(given)
+        tolerated = getattr(_State.group_options, "tolerations", None)
+        labels = [dict(each or {}) for each in args[at_labels]] or [{} for _ in args[at_bundles]]
+        bundles, selectors = [], []
+        for bundle, selector in zip(args[at_bundles], labels, strict=True):
+            bundle = dict(bundle)
+            asked = route({"label_selector": selector, "tolerations": tolerated}) if selector or tolerated else None
+            admitted = admit(link, asked, bundle, None, group=True)
+            bundles.append(bundle)
+            selectors.append(dict(asked.label_selector) if asked is not None and admitted is not None else selector)
+        args[at_bundles] = bundles
+        args[at_labels] = selectors if any(selectors) else []
+        return plain(core, *args)
+
+    return create_placement_group
+
+
+# -- the pass
+
+
+def admit(
+    link: Connection,
+    asked: Route | None,
+    resources: MutableMapping[str, float],
+    strategy: Any,
+    amounts: Mapping[str, float] | None = None,
+    group: bool = False,
+) -> tuple[Any, Any, Any] | None:
+    """Add the pass to `resources`; returns Ray's (strategy, label selector, fallbacks), None to leave all as it is.
+
+    `amounts` is what the work asks for, where that is not `resources` itself.
+    """
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        return None if asked is None else (strategy, dict(asked.label_selector) or None, None)
+    page = link.page()
+    wish = PLAIN if asked is None else asked.wish
+    if page.rare:
+        wish = _with_rare(wish, tuple(name for name in page.rare if (amounts or resources).get(name)), page)
+    if wish is PLAIN and not (_State.always or page.bound):
+        return None if asked is None else _native(asked, strategy)
+    if asked is not None and asked.pins and not isinstance(strategy, NodeAffinitySchedulingStrategy):
+        if not link.any_alive(asked.pins):
+            # Ray itself then says at once that this cannot be, with its own error.
+            return NodeAffinitySchedulingStrategy(asked.pins[0], soft=False), None, None
+    ranked = wish.key != wish.admits.key
+    if wish.admits.key not in page.generations or (ranked and wish.key not in page.tiers):
+        page = link.introduce(wish, wait=ranked or group or not page.grants)
+    if group and page.tainted:
+        link.prepare_group(wish)
+        page = link.page()
+    if isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft:
+        _check_pin(link, wish, strategy.node_id)
+    if page.grants:
+        resources[page.name(wish.admits.key)] = ONE
+    if asked is not None and asked.deadline_s is not None and page.grants:
+        resources[TIMED] = ONE
+    return _with_tiers(page, wish, asked, strategy)
+
+
+def _native(asked: Route, strategy: Any) -> tuple[Any, Any, Any]:
+    """What Ray says itself of a route."""
+    return strategy, dict(asked.label_selector) or None, _entries(asked.fallback_strategy) or None
+
+
+def _entries(selectors: Any) -> list[dict[str, dict[str, str]]]:
+    return [{"label_selector": dict(each)} for each in selectors]
+
+
+def _with_tiers(page: Page, wish: Wish, asked: Route | None, strategy: Any) -> tuple[Any, Any, Any]:
+    """Ray's own fallbacks, each narrowed to the best nodes first where the engine ranks them."""
+    tiers = page.tiers.get(wish.key) or page.tiers.get(wish.admits.key) or []
+    first = dict(asked.label_selector) if asked is not None else {}
+    choices = [first, *(dict(each) for each in asked.fallback_strategy)] if asked is not None else [first]
+    if not page.grants:
+        ids = page.only.get(wish.admits.key, [])
+        choices = [{**choice, NODE_ID: _one_of(ids)} for choice in choices]
+        tiers = []
+    if tiers and not isinstance(strategy, NodeAffinitySchedulingStrategy):
+        narrowed = [
+            each
+            for choice in choices
+            for each in (*({**choice, NODE_ID: _one_of(tier)} for tier in tiers), choice)
+            if NODE_ID not in choice
+        ]
+        choices = narrowed[:ENTRIES_MAX] or choices
+    label_selector, *rest = choices
+    return strategy, label_selector or None, _entries(rest) or None
+
+
+def _one_of(ids: list[str]) -> str:
+    return f"in({','.join(ids)})" if ids else f"in({'f' * 56})"
+
+
+@lru_cache(1000)
+def _with_rare_names(wish: Wish, names: tuple[str, ...]) -> Wish:
+    own = tuple(Toleration(rare_taint(name).key) for name in names)
+    admits = Pass(wish.admits.selector, (*wish.admits.tolerations, *own))
+    return Wish(admits, wish.choices, wish.prefers)
+
+
+def _with_rare(wish: Wish, resources: tuple[str, ...], page: Page) -> Wish:
+    """Work that asks for a rare resource tolerates that resource's taint by itself."""
+    return _with_rare_names(wish, tuple(page.rare[name] for name in resources)) if resources else wish
+
+
+def _check_pin(link: Connection, wish: Wish, node_id: str) -> None:
+    reason = link.refusal(wish, node_id)
+    if reason:
+        raise Invalid(f"work is pinned to node {node_id}, which does not take it: {reason}")
+
+
+def _is_service(descriptor: Any, resources: Mapping[str, float]) -> bool:
+    name = f"{descriptor.module_name}.{descriptor.class_name}"
+    return name in SERVICES and not resources.get("CPU")
+
+
+# -- options
+
+
+def _accept_options() -> None:
+    """Let ``@ray.remote`` and ``.options`` take stead's keywords and strategies."""
+    for table in (ray_option_utils.task_options, ray_option_utils.actor_options, ray_option_utils.valid_options):
+        for name in (*OWN_OPTIONS, ROUTE, "scheduling_strategy", "label_selector", "fallback_strategy"):
+            table[name] = ray_option_utils.Option()
+    for name in ("validate_task_options", "validate_actor_options"):
+        setattr(ray_option_utils, name, _validating(getattr(ray_option_utils, name)))
+    for kind in (ray.remote_function.RemoteFunction, ray.actor.ActorClass):
+        kind._remote = _routing(kind._remote)
+    module: Any = inspect.getmodule(ray.util.placement_group)
+    module.placement_group = ray.util.placement_group = _tolerating(ray.util.placement_group)
+
+
+def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def validate(options: dict[str, Any], *rest: Any, **named: Any) -> Any:
+        options.pop(ROUTE, None)
+        plain(options, *rest, **named)
+        if not is_plain(options):
+            options[ROUTE] = route(options)
+
+    return validate
+
+
+def _routing(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def _remote(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        asked = options.pop(ROUTE, None)
+        if asked is None:
+            if is_plain(options):
+                return plain(target, args, kwargs, **options)
+            asked = route(options)
+        if (options.get("label_selector") or options.get("fallback_strategy")) and _is_own_cluster():
+            asked = route({**options, "label_selector": None, "fallback_strategy": None})
+        for name in OWN_OPTIONS:
+            options.pop(name, None)
+        options["scheduling_strategy"], options["fallback_strategy"] = asked.strategy, None
+        options["label_selector"] = marked = Marked(asked.label_selector)
+        marked.route = asked
+        return plain(target, args, kwargs, **options)
+
+    return _remote
+
+
+def _is_own_cluster() -> bool:
+    """Whether label selectors mean nothing here: the driver itself started the one node there is."""
+    worker = ray._private.worker.global_worker
+    if os.environ.get(ENFORCE_LABELS) == "1" or worker.mode != ray.SCRIPT_MODE or worker.node is None:
+        return False
+    if not worker.node.head or ray._private.worker._global_node is None or len(ray.nodes()) > 1:
+        return False
+    if not _State.warned_labels:
+        _State.warned_labels = True
+        warnings.warn(
+            "label_selector is ignored on a one-node cluster that this program started itself; "
+            f"set {ENFORCE_LABELS}=1 to enforce it",
+            UserWarning,
+            stacklevel=4,
+        )
+    return True
+
+
+def _tolerating(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(plain)
+    def placement_group(*given: Any, tolerations: Any = None, **named: Any) -> Any:
+        if tolerations is None:
+            return plain(*given, **named)
+        route({"tolerations": tolerations})  # nonsense is refused here, in the caller's stack
+        _State.group_options.tolerations = tolerations
+        try:
+            return plain(*given, **named)
+        finally:
+            _State.group_options.tolerations = None
+
+    return placement_group
+
+
+# -- in workers
+
+
+def install_in_worker() -> None:
+    """Bind a worker: what it submits, and how long it goes on. Never raises: that would end the worker."""
+    try:
+        install(always=os.environ.get("STEAD_BIND", "always") != "asked")
+        worker = ray._private.worker.global_worker
+        if worker.mode == ray.WORKER_MODE:
+            _end_leases(worker)
+            threading.Thread(target=_obey_evictions, args=(worker,), name="stead-evictions", daemon=True).start()
+    except Exception:
+        log.exception("stead could not bind this worker; its submissions carry no pass")
+    from stead.ray.hooks import run_chained
+
+    run_chained()
+
+
+class _Executed:
+    """What Ray knows of a function that it runs. Ray keeps it, and reads `function` before and `max_calls` after each
+    call: the first tells that work with a deadline has started, the second lets the worker leave as Ray's own limit
+    of calls would, once the worker's node has been withdrawn from the work it is leased for."""
+
+    def __init__(self, plain: Any, worker: Any) -> None:
+        self.function_name = plain.function_name
+        self._function, self._max_calls, self._worker = plain.function, plain.max_calls, worker
+
+    @property
+    def function(self) -> Any:
+        with contextlib.suppress(Exception):
+            if TIMED in self._worker.core_worker.resource_ids():
+                link = connection(self._worker.core_worker)
+                link.report_started(self._worker.core_worker.get_current_task_id().hex())
+        return self._function
+
+    @property
+    def max_calls(self) -> int:
+        return 1 if _is_away(self._worker) else int(self._max_calls)
+
+
+def _is_away(worker: Any) -> bool:
+    try:
+        link = connection(worker.core_worker)
+        away = link.page().away.get(link.node_id)
+        return bool(away) and not worker.core_worker.resource_ids().keys().isdisjoint(away or ())
+    except Exception:
+        return False
+
+
+def _end_leases(worker: Any) -> None:
+    functions = worker.function_actor_manager
+    plain = functions.get_execution_info
+
+    def get_execution_info(job_id: Any, descriptor: Any) -> Any:
+        found = plain(job_id, descriptor)
+        if isinstance(found, _Executed) or not worker.actor_id.is_nil():
+            return found
+        return _Executed(found, worker)
+
+    functions.get_execution_info = get_execution_info
+
+
+def _obey_evictions(worker: Any) -> None:
+    """End this worker when a no-execute taint says so."""
+    stop = threading.Event()
+    while not stop.wait(0.5):
+        with contextlib.suppress(Exception):
+            link = connection(worker.core_worker)
+            due = link.page().evict.get(link.node_id)
+            if due:
+                held = {name for name in worker.core_worker.resource_ids() if name in due}
+                if held and min(due[name] for name in held) <= link.now():
+                    link.report_evicted(min(held))
+                    os._exit(1)
+
+
+# -- quiet
+
+
+def _quieten() -> None:
+    """Ray's autoscaler tells every terminal that it has no node type with a pass; people cannot act on that."""
+    module = ray._private.worker
+    plain = module.filter_autoscaler_events
+
+    def filter_autoscaler_events(lines: Any) -> Any:
+        return (line for line in plain(lines) if f"'{PREFIX}" not in line)
+
+    module.filter_autoscaler_events = filter_autoscaler_events

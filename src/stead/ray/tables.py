@@ -1,0 +1,137 @@
+"""What Ray's own tables say, read as it is: nodes, amounts, demands that wait, actors, jobs.
+
+Rule: only reads, and the only file that knows the form of Ray's messages. Amounts are Ray's floats; names that
+begin with ``stead.`` are in them like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    id: str
+    ip: str
+    labels: Mapping[str, str]
+    total: Mapping[str, float]
+    available: Mapping[str, float]
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRow:
+    """Work that Ray has and cannot start now: so many tasks, actors or bundles of one kind."""
+
+    resources: Mapping[str, float]
+    labels: tuple[tuple[str, bool, tuple[str, ...]], ...]  # key, whether it must be one of the values, the values
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    nodes: Mapping[str, NodeRow]
+    pending: tuple[PendingRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActorRow:
+    id: str
+    state: str  # Ray's word: PENDING_CREATION, ALIVE, RESTARTING, DEAD, DEPENDENCIES_UNREADY
+    node_id: str
+    resources: Mapping[str, float]
+    name: str
+    namespace: str
+    class_name: str
+    job_id: str
+    label_selector: Mapping[str, str]
+
+
+class Tables:
+    def __init__(self, address: str) -> None:
+        self.gcs: Any = ray._raylet.GcsClient(address=address)
+
+    def status(self) -> Status:
+        """One call, about a millisecond. Amounts lag by about 100 ms."""
+        reply = autoscaler_pb2.GetClusterStatusReply()
+        reply.ParseFromString(self.gcs.get_cluster_status())
+        state = reply.cluster_resource_state
+        nodes = [_node(row) for row in state.node_states if row.status != autoscaler_pb2.NodeStatus.DEAD]
+        pending = [_pending(row) for row in state.pending_resource_requests]
+        pending += [
+            PendingRow(dict(request.resources_bundle), (), 1)
+            for group in state.pending_gang_resource_requests
+            for request in group.requests
+        ]
+        return Status({node.id: node for node in nodes}, tuple(pending))
+
+    def node_names(self) -> dict[str, str]:
+        """The names that people gave to nodes, by id."""
+        found = self.gcs.get_all_node_info(timeout=10)
+        return {node_id.hex(): row.node_name for node_id, row in found.items()}
+
+    def actor(self, actor_id: str) -> ActorRow | None:
+        raw = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id))
+        return None if raw is None else _actor(raw)
+
+    def actors(self) -> list[ActorRow]:
+        """All actors that are not dead."""
+        rows = [_actor(raw) for raw in _accessor().get_actor_table(None, None)]
+        return [row for row in rows if row.state != "DEAD"]
+
+    def live_jobs(self) -> set[str]:
+        """Ids of the jobs that run: Ray's own, and those they were submitted under."""
+        alive = {id: row for id, row in self.gcs.get_all_job_info(timeout=10).items() if not row.is_dead}
+        submitted = {row.config.metadata.get("job_submission_id", "") for row in alive.values()}
+        return ({id.hex() for id in alive} | submitted) - {""}
+
+    def groups(self) -> dict[str, Mapping[str, Any]]:
+        """Every placement group that is not removed, by name or else id, as Ray tells it."""
+        found = ray.util.placement_group_table() or {}
+        return {row["name"] or id: {**row, "id": id} for id, row in found.items() if row["state"] != "REMOVED"}
+
+
+def _accessor() -> Any:
+    return ray._private.state.state._connect_and_get_accessor()
+
+
+def _node(row: Any) -> NodeRow:
+    draining = row.status == autoscaler_pb2.NodeStatus.DRAINING
+    return NodeRow(
+        row.node_id.hex(),
+        row.node_ip_address,
+        dict(row.labels),
+        dict(row.total_resources),
+        dict(row.available_resources),
+        draining,
+    )
+
+
+def _pending(row: Any) -> PendingRow:
+    # One selector for each choice; the first is what the work would like best.
+    labels = [
+        (each.label_key, each.operator == common_pb2.LabelSelectorOperator.LABEL_OPERATOR_IN, tuple(each.label_values))
+        for selector in row.request.label_selectors[:1]
+        for each in selector.label_constraints
+    ]
+    return PendingRow(dict(row.request.resources_bundle), tuple(labels), row.count)
+
+
+def _actor(raw: bytes) -> ActorRow:
+    row = gcs_pb2.ActorTableData.FromString(raw)
+    return ActorRow(
+        row.actor_id.hex(),
+        gcs_pb2.ActorTableData.ActorState.Name(row.state),
+        row.address.node_id.hex() if row.address.node_id.strip(b"\xff") else "",
+        dict(row.required_resources),
+        row.name,
+        row.ray_namespace,
+        row.class_name,
+        row.job_id.hex(),
+        dict(row.label_selector),
+    )
