@@ -163,7 +163,7 @@ class ControllerActor:
                 self._dirty |= self._engine.nodes != before
                 self._status = status
             self._mind_passes(status)
-            self._unsettled = self._passes.settle(status, self._allowed, self._announce)
+            self._unsettled = self._passes.settle(status, self._allowed, self._announce, bool(changes))
             self._write_down_passes()
             self._waiting.look(status, self._engine.fork())
             self._deadlines.mind_orphans()
@@ -391,7 +391,8 @@ class ControllerActor:
         node could ever hold, but it does at one that has to wait for amounts to become free."""
         self.introduce([wish])
         with self._lock:
-            self._passes.issued[wish.admits.key].everywhere = True
+            issued = self._passes.issued[wish.admits.key]
+            issued.everywhere = issued.show = True
         self._submit()
 
     def settled(self) -> int:
@@ -486,6 +487,11 @@ class ControllerActor:
             if found and found[0] in self._passes.issued:
                 return self._passes.issued[found[0]].rule
         return Pass(tolerations=ANY)
+
+    def nodes_for(self, wish: Wish) -> list[str]:
+        """The nodes that rules allow today."""
+        with self._lock:
+            return sorted(self._nodes_for(wish.admits))
 
     def refuses(self, wish: Wish, node: str) -> str:
         """Why a node will not take work with these rules, in words; "" if it will."""

@@ -30,6 +30,10 @@ ATTACH_HOST = "LOCALHOST"
 """The same for drivers, in a spelling that `ray.init` leaves alone: it takes 127.0.0.1 and localhost to mean the
 public address of this machine, where nothing listens."""
 
+NODE_ADDRESS_WITH_DASHBOARD = "127.0.0.2"
+"""The dashboard is itself a driver that falls into that trap, and submitting a job would hang. So a cluster with a
+dashboard listens on every interface, as any cluster of `ray start` does; RAY_AUTH_MODE=token guards it."""
+
 END_SECONDS_MAX = 30.0
 
 
@@ -99,7 +103,7 @@ class _Keeper:
             done.wait()
             self._raise_if_failed(index)
         head = self.nodes[0]
-        address = f"{ATTACH_HOST}:{head.gcs_address.rpartition(':')[2]}"
+        address = head.gcs_address.replace(f"{NODE_ADDRESS}:", f"{ATTACH_HOST}:")
         # Jobs submitted to the cluster look here for the address that "auto" means.
         import_module("ray._private.utils").write_ray_address(address, self.directory)
         return {
@@ -129,7 +133,8 @@ class _Keeper:
             # Without a dashboard its process has nothing to do, yet the head would wait for it.
             node_of.start_api_server = lambda *_, **__: None
             # The agents of the nodes then do what they do where the dashboard is not installed: almost nothing.
-            import_module("ray._private.utils").get_dashboard_dependency_error = lambda: ImportError("not wanted")
+            ray_utilities: Any = import_module("ray._private.utils")
+            ray_utilities.get_dashboard_dependency_error = lambda: ImportError("not wanted")
         parameters = parameters_of(
             num_cpus=written["num_cpus"],
             num_gpus=written["num_gpus"],
@@ -139,7 +144,7 @@ class _Keeper:
             labels=dict(written["labels"]),
             node_name=written["name"],
             env_vars=dict(written["environment"]),
-            node_ip_address=NODE_ADDRESS,
+            node_ip_address=NODE_ADDRESS_WITH_DASHBOARD if with_dashboard else NODE_ADDRESS,
             temp_dir=self.directory,
             # Names of our own: Ray looks for free ones, and two nodes that start at once find the same.
             plasma_store_socket_name=f"{self.directory}/plasma.{index}",

@@ -301,7 +301,8 @@ def local_cluster(
 
     A node is a map with the keys num_cpus (1 if not given), num_gpus, memory, object_store_memory, resources,
     labels, taints, name and environment; the first node is the head. `hooked` installs stead in every worker,
-    `environment` is given to every process of the cluster, and `include_monitor` adds Ray's autoscaler.
+    `environment` is given to every process of the cluster, and `include_monitor` adds Ray's autoscaler. It listens
+    on loopback alone, except with `include_dashboard`: then Ray listens on every interface of this machine.
     """
     cluster = LocalCluster(
         nodes,

@@ -39,6 +39,9 @@ OLD_S = 10.0
 SYNC_S = 0.15
 """How long raylets take to hear of each other's grants: one period of Ray's resource sync, and a half."""
 
+TRIES_MAX = 3
+"""How often a plug is tried, at five seconds each; a node that takes none is on its way out."""
+
 ASSERTED_S = 1.0
 """Ray's tables lag; so long what was set counts as true although they do not show it yet."""
 
@@ -51,6 +54,7 @@ class Issued:
     current: int = 0
     generations: set[int] = field(default_factory=lambda: {0})
     everywhere: bool = False  # groups use it, so every node has it, if only plugged
+    show: bool = False  # a group is about to use it
 
     @property
     def names(self) -> list[str]:
@@ -83,21 +87,26 @@ class Passes:
         self._used_at[pass_name(rule.key, found.current)] = time.monotonic()
 
     def settle(
-        self, status: Status, allowed: Mapping[str, set[str]], announce: Callable[[dict[str, list[str]]], None]
+        self,
+        status: Status,
+        allowed: Mapping[str, set[str]],
+        announce: Callable[[dict[str, list[str]]], None],
+        thorough: bool = False,
     ) -> int:
         """Bring the grants in line with what is allowed, without failing anything that waits.
 
         1 grant where it is newly allowed; 2 give passes that lose a node another name; 3 wait until the raylets have
         heard of both; 4 plug what is to be withdrawn; 5 announce the new names to every process; 6 withdraw. Returns
-        how many grants still have to be withdrawn again, because work holds them.
+        how many grants still have to be withdrawn again, because work holds them. `thorough`: somebody waits for the
+        grants, so do not return before Ray's tables show them.
         """
         seen = self._amounts(status)
         losing = self._losing(seen, allowed)
         granted = self._grant(seen, allowed)
-        moved = self._move_on(seen, allowed, losing)
-        if losing and (granted or moved):
-            self._await(granted + moved)
-        self._plugs.add(sorted((losing | self._show(seen, allowed)) - self._plugs.placed()))
+        moved, shown = self._move_on(seen, allowed, losing)
+        if (granted or moved) and (losing or shown or thorough):
+            self._await(granted + moved + shown, heard=bool(losing))
+        self._plugs.add(sorted({*losing, *shown} - self._plugs.placed()))
         announce(self._away(losing))
         for node_id, name in sorted(losing):
             self._set(node_id, {name: ONE})
@@ -142,49 +151,58 @@ class Passes:
 
     def _move_on(
         self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]], losing: set[tuple[str, str]]
-    ) -> list[tuple[str, str]]:
-        """Another current name for each pass whose current one is being lost somewhere."""
+    ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Another current name for each pass whose current one is being lost somewhere, or has to be shown everywhere.
+
+        Returns what was granted, and what was shown: the least there is, on a node that is not allowed, to be plugged
+        before anybody knows the name.
+        """
         lost = {name for _, name in losing}
-        granted: dict[str, dict[str, float]] = defaultdict(dict)
+        changes: dict[str, dict[str, float]] = defaultdict(dict)
         for key, issued in self.issued.items():
-            if pass_name(key, issued.current) not in lost:
+            forbidden = seen.keys() - allowed[key]
+            unseen = issued.everywhere and any(not seen[id].get(pass_name(key, issued.current)) for id in forbidden)
+            if pass_name(key, issued.current) not in lost and not (issued.show and unseen):
+                issued.show = False
                 continue
-            forbidden = [amounts for node_id, amounts in seen.items() if node_id not in allowed[key]]
-            clean = [
-                generation
-                for generation in sorted(issued.generations - {issued.current})
-                if all(amounts.get(pass_name(key, generation), 0.0) <= ONE * 1.5 for amounts in forbidden)
-            ]
-            issued.current = clean[0] if clean else max(issued.generations) + 1
+            issued.show = False
+            issued.current = self._clean_generation(issued, [(id, seen[id]) for id in forbidden])
             issued.generations.add(issued.current)
             name = pass_name(key, issued.current)
             for node_id in allowed[key] & seen.keys():
                 if seen[node_id].get(name, 0.0) < FULL:
-                    granted[node_id][name] = FULL
-        for node_id, amounts in granted.items():
+                    changes[node_id][name] = FULL
+            for node_id in forbidden if issued.everywhere else ():
+                if not seen[node_id].get(name):
+                    changes[node_id][name] = ONE
+        for node_id, amounts in changes.items():
             self._set(node_id, amounts)
-        return [(node_id, name) for node_id, amounts in granted.items() for name in amounts]
+        made = [(id, name, amount) for id, amounts in changes.items() for name, amount in amounts.items()]
+        return [(id, name) for id, name, amount in made if amount == FULL], [
+            (id, name) for id, name, amount in made if amount == ONE
+        ]
 
-    def _show(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> set[tuple[str, str]]:
-        """Put the least of each name that groups use on the nodes that are not allowed; it is to be plugged at once."""
-        shown = set()
-        for key, issued in self.issued.items():
-            for node_id in seen.keys() - allowed[key] if issued.everywhere else ():
-                missing = {name: ONE for name in issued.names if not seen[node_id].get(name)}
-                if missing:
-                    self._set(node_id, missing)
-                shown |= {(node_id, name) for name in missing}
-        return shown
+    def _clean_generation(self, issued: Issued, forbidden: list[tuple[str, Mapping[str, float]]]) -> int:
+        """One of the pass's other names that nothing can use on the forbidden nodes, or a new one."""
+        plugged = self._plugs.placed()
+        for generation in sorted(issued.generations - {issued.current}):
+            name = pass_name(issued.rule.key, generation)
+            if all(
+                _is_shut(amounts.get(name, 0.0), (id, name) in plugged, issued.everywhere) for id, amounts in forbidden
+            ):
+                return generation
+        return max(issued.generations) + 1
 
-    def _await(self, granted: list[tuple[str, str]]) -> None:
-        """Until Ray's tables show the grants, and for one more period of its sync, so that the raylets know too."""
+    def _await(self, granted: list[tuple[str, str]], heard: bool) -> None:
+        """Until Ray's tables show the grants; if something is to be withdrawn, until the raylets have heard too."""
         end = time.monotonic() + 5.0
         while time.monotonic() < end:
             nodes = self._read().nodes
-            if all(node_id not in nodes or nodes[node_id].total.get(name, 0.0) >= FULL for node_id, name in granted):
+            if all(node_id not in nodes or name in nodes[node_id].total for node_id, name in granted):
                 break
-            time.sleep(0.02)
-        time.sleep(SYNC_S)
+            time.sleep(0.01)
+        if heard:
+            time.sleep(SYNC_S)
 
     def _away(self, losing: set[tuple[str, str]]) -> dict[str, list[str]]:
         """By node, the names that were withdrawn: workers that hold one of them end after their task."""
@@ -281,6 +299,11 @@ class Passes:
             self._asserted[node_id, name] = (amount, now)
 
 
+def _is_shut(total: float, plugged: bool, everywhere: bool) -> bool:
+    """Whether nothing can use a name on a node: it has none of it, or a plug holds all there is."""
+    return (total <= ONE * 1.5 and plugged) or (total == 0.0 and not everywhere)
+
+
 class GroupPlugs:
     """Plugs as placement groups of one bundle: no process, gone with the node, kept when the controller dies."""
 
@@ -295,18 +318,21 @@ class GroupPlugs:
                 assert row["name"] == name
 
     def add(self, places: Iterable[tuple[str, str]]) -> None:
-        made = []
-        for node_id, name in places:
-            group = ray.util.placement_group(
-                [{name: ONE}],
-                name=f"{self.NAME}/{node_id}/{name}",
-                lifetime="detached",
-                bundle_label_selector=[{"ray.io/node-id": node_id}],
-            )
-            self._groups[node_id, name] = group
-            made.append(group)
-        for group in made:
-            group.wait(2)
+        missing = list(places)
+        for _ in range(TRIES_MAX):
+            self._groups.update({place: self._made(*place) for place in missing})
+            missing = [place for place in missing if not self._groups[place].wait(5)]
+            if not missing:
+                return
+            self.remove(missing)
+
+    def _made(self, node_id: str, name: str) -> Any:
+        return ray.util.placement_group(
+            [{name: ONE}],
+            name=f"{self.NAME}/{node_id}/{name}",
+            lifetime="detached",
+            bundle_label_selector=[{"ray.io/node-id": node_id}],
+        )
 
     def remove(self, places: Iterable[tuple[str, str]]) -> None:
         for place in places:

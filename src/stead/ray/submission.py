@@ -14,6 +14,7 @@ import gc
 import inspect
 import logging
 import os
+import random
 import threading
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
@@ -25,12 +26,14 @@ from ray._common import ray_option_utils
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from stead.errors import Invalid, Unsupported
+from stead.labelling import ANYWHERE
 from stead.ray import grants
 from stead.ray.attach import Connection, connection
 from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, is_plain, route
 from stead.ray.marks import rare_taint
 from stead.ray.page import PREFIX, TIMED, Page
-from stead.taints import Toleration
+from stead.selectors import union
+from stead.taints import TOLERATE_ALL, Toleration
 
 ONE = 0.0001
 ROUTE = "_stead_route"
@@ -225,7 +228,7 @@ def admit(
     `amounts` is what the work asks for, where that is not `resources` itself.
     """
     if isinstance(strategy, PlacementGroupSchedulingStrategy):
-        return None if asked is None else (strategy, dict(asked.label_selector) or None, None)
+        return None if asked is None else (_bundle_for(link, asked, strategy), None, None)
     page = link.page()
     wish = PLAIN if asked is None else asked.wish
     if page.rare:
@@ -235,20 +238,52 @@ def admit(
     if asked is not None and asked.pins and not isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not link.any_alive(asked.pins):
             # Ray itself then says at once that this cannot be, with its own error.
-            return NodeAffinitySchedulingStrategy(asked.pins[0], soft=False), None, None
+            return NodeAffinitySchedulingStrategy(_node_id(asked.pins[0]), soft=False), None, None
     ranked = wish.key != wish.admits.key
     if wish.admits.key not in page.generations or (ranked and wish.key not in page.tiers):
         page = link.introduce(wish, wait=ranked or group or not page.grants)
-    if group and page.tainted:
+    if group and (wish is not PLAIN or page.tainted):
         link.prepare_group(wish)
         page = link.page()
-    if isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft:
-        _check_pin(link, wish, strategy.node_id)
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        if not strategy.soft:
+            _check_pin(link, wish, strategy.node_id)
+        elif strategy.node_id in page.tainted and link.refusal(wish, strategy.node_id):
+            strategy = "DEFAULT"  # Ray would wait for the node, because a plug keeps it feasible
     if page.grants:
         resources[page.name(wish.admits.key)] = ONE
     if asked is not None and asked.deadline_s is not None and page.grants:
         resources[TIMED] = ONE
     return _with_tiers(page, wish, asked, strategy)
+
+
+def _node_id(said: str) -> str:
+    """A node id that Ray can read; what never was one becomes one that nobody has."""
+    well_formed = len(said) == 56 and set(said) <= set("0123456789abcdef") and set(said) != {"f"}
+    return said if well_formed else "0" * 56
+
+
+def _bundle_for(link: Connection, asked: Route, strategy: Any) -> Any:
+    """Inside a group the rules on nodes choose among its bundles, which are where they are."""
+    rules = Wish(Pass(union(asked.choices), (TOLERATE_ALL,)))
+    if rules.admits.selector == ANYWHERE:
+        return strategy
+    group = strategy.placement_group
+    nodes = (ray.util.placement_group_table(group) or {}).get("bundles_to_node_id") or {}
+    if not nodes or not all(nodes.values()):
+        raise Invalid("rules on nodes inside a placement group need the group in place; wait by ray.get(group.ready())")
+    allowed = set(link.ask("nodes_for", rules))
+    wanted = strategy.placement_group_bundle_index
+    fitting = [index for index, id in sorted(nodes.items()) if id in allowed and wanted in (-1, index)]
+    if not fitting:
+        which = (
+            "no bundle of the placement group is" if wanted == -1 else f"bundle {wanted} of the placement group is not"
+        )
+        raise Invalid(f"{which} on a node with {rules.admits.selector}")
+    if len(fitting) == len(nodes):
+        return strategy
+    chosen = random.choice(fitting)
+    return PlacementGroupSchedulingStrategy(group, chosen, strategy.placement_group_capture_child_tasks)
 
 
 def _native(asked: Route, strategy: Any) -> tuple[Any, Any, Any]:
@@ -320,8 +355,10 @@ def _accept_options() -> None:
         setattr(ray_option_utils, name, _validating(getattr(ray_option_utils, name)))
     for kind in (ray.remote_function.RemoteFunction, ray.actor.ActorClass):
         kind._remote = _routing(kind._remote)
-    module: Any = inspect.getmodule(ray.util.placement_group)
-    module.placement_group = ray.util.placement_group = _tolerating(ray.util.placement_group)
+    # Programs import the function before they attach, so it is not replaced but changed: what it wraps is in a cell.
+    for cell in ray.util.placement_group.__closure__ or ():
+        if inspect.isfunction(cell.cell_contents) and cell.cell_contents.__name__ == "placement_group":
+            cell.cell_contents = _tolerating(cell.cell_contents)
 
 
 def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
