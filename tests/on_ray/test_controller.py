@@ -1,0 +1,247 @@
+"""The controller on a real cluster: killed at any moment it forgets nothing, and there is never more than one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from conftest import ClusterOf
+from waiting import wait_for
+
+import stead
+from stead.journal import Journal, Superseded
+from stead.ray.attach import connection
+from stead.ray.local import LocalCluster
+from stead.ray.passes import FULL
+
+TWO_NODES = [{"num_cpus": 2}, {"num_cpus": 2, "labels": {"zone": "a"}}]
+
+
+@ray.remote
+def where(seconds: float = 0.0) -> str:
+    time.sleep(seconds)  # stands for work
+    return str(ray.get_runtime_context().get_node_id())
+
+
+@ray.remote
+class Actor:
+    def where(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
+    started = cluster_of(TWO_NODES)
+    stead.init(started.address, namespace="tests", log_to_driver=False, logging_level="error")
+    ray.get([where.remote() for _ in range(4)])
+    yield started
+    ray.shutdown()
+
+
+@pytest.fixture
+def ids(cluster: LocalCluster) -> list[str]:
+    return [node.node_id for node in cluster.nodes]
+
+
+def controller_pid() -> int:
+    return int(connection().ask("hello")["pid"])
+
+
+def kill_controller() -> None:
+    """Kill it as hard as can be, and wait until it answers again."""
+    os.kill(controller_pid(), signal.SIGKILL)
+    stead.nodes()
+
+
+def pass_names() -> list[str]:
+    return [name for name in ray.cluster_resources() if name.startswith("stead.") and "_group_" not in name]
+
+
+class TestAfterAKill:
+    def test_taints_labels_and_waiting_work_are_there_again(self, ids: list[str]) -> None:
+        stead.taint(ids[1], {"mine": "yes"}, owner="me", for_s=600)
+        stead.label(ids[0], {"disk": "ssd"})
+        waiting = [where.options(label_selector={"later": "yes"}).remote() for _ in range(3)]
+        kill_controller()
+        nodes = {node.id: node for node in stead.nodes()}
+        assert [str(taint) for taint in nodes[ids[1]].taints] == ["mine=yes"]
+        assert nodes[ids[1]].ends[0].owner == "me"
+        assert nodes[ids[1]].ends[0].until is not None
+        assert nodes[ids[0]].labels["disk"] == "ssd"
+        assert nodes[ids[0]].sources["disk"] == "run time"
+        assert set(ray.get([where.remote() for _ in range(8)])) == {ids[0]}
+        assert not ray.wait(waiting, timeout=0)[0]
+        stead.label(ids[0], {"later": "yes"})
+        assert set(ray.get(waiting, timeout=60)) == {ids[0]}
+        stead.untaint(ids[1], ["mine"])
+        stead.label(ids[0], remove=["disk", "later"])
+
+    def test_a_change_that_is_under_way_is_carried_out(self, ids: list[str]) -> None:
+        """The caller notices a pause; what it asked for holds when the call returns."""
+        pid = controller_pid()
+        call = connection().controller.taint.remote(ids[1], [stead.Taint("mid", "air")])
+        os.kill(pid, signal.SIGKILL)
+        ray.get(call, timeout=60)
+        assert "mid=air" in [str(taint) for node in stead.nodes() if node.id == ids[1] for taint in node.taints]
+        assert set(ray.get([where.remote() for _ in range(8)])) == {ids[0]}
+        stead.untaint(ids[1], ["mid"])
+
+    def test_events_go_on_where_they_ended(self, ids: list[str]) -> None:
+        stead.label(ids[0], {"seen": "once"})
+        last = stead.events()[-1]
+        kill_controller()
+        assert stead.events(after=last.number - 1)[0] == last
+        stead.label(ids[0], remove=["seen"])
+        assert [event.kind for event in stead.events(after=last.number)] == ["labelled"]
+
+
+class TestThereIsOne:
+    def test_an_older_controller_may_not_write_or_grant_any_more(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        path = tmp_path / "journal.sqlite"
+        with Journal.open(path) as old, Journal.open(path):
+            with pytest.raises(Superseded):
+                old.check()
+            with pytest.raises(Superseded):
+                old.append([], [])
+
+    def test_a_grant_that_nobody_ordered_is_withdrawn_within_a_round(self, ids: list[str]) -> None:
+        """As an older controller that hangs between its check and its grant would leave it."""
+        stead.taint(ids[1], {"stray": "yes"})
+        try:
+            name = connection().page().name("plain")
+            gcs = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+            gcs.resize_raylet_resource_instances(ids[1], {name: FULL})
+            gcs.resize_raylet_resource_instances(ids[1], {"stead.nobodys.7": FULL})
+
+            def amounts() -> dict[str, Any]:
+                return dict(ray._private.state.state.total_resources_per_node()[ids[1]])
+
+            wait_for(lambda: amounts().get(name, 0.0) < 1.0, 10, "the stray grant of a known pass went")
+            wait_for(lambda: "stead.nobodys.7" not in amounts(), 10, "the stray grant of an unknown pass went")
+            assert set(ray.get([where.remote() for _ in range(8)])) == {ids[0]}
+        finally:
+            stead.untaint(ids[1], ["stray"])
+
+
+class TestNames:
+    def test_after_many_shapes_a_node_carries_few_names(self, cluster: LocalCluster) -> None:
+        for shape in range(60):
+            ray.get([where.options(label_selector={f"key-{shape}": "!x"}).remote() for _ in range(3)])
+        wait_for(lambda: len(pass_names()) <= 30, 60, "unused names went")
+
+    def test_a_name_that_was_taken_away_comes_back_with_the_work_that_carries_it(self, ids: list[str]) -> None:
+        rule = where.options(label_selector={"comes-back": "!no"})
+        ray.get(rule.remote())
+        name = (
+            connection().page().name(stead.ray.compile.route({"label_selector": {"comes-back": "!no"}}).wish.admits.key)
+        )
+        for shape in range(30):
+            ray.get(where.options(label_selector={f"other-{shape}": "!x"}).remote())
+        wait_for(lambda: name not in ray.cluster_resources(), 60, "the unused name went")
+        late = ray.remote(where._function).options(resources={name: 0.0001})
+        assert ray.get(late.remote(), timeout=60) in ids
+
+    def test_every_name_of_ours_has_one_prefix(self, cluster: LocalCluster) -> None:
+        rays = {"CPU", "GPU", "memory", "object_store_memory"}
+        others = [name for name in ray.cluster_resources() if name not in rays and not name.startswith("node:")]
+        assert [name for name in others if not name.startswith(("stead.", "bundle_group_"))] == []
+
+
+class TestDeadlines:
+    def test_work_that_has_not_started_by_then_is_ended_and_says_why(self, ids: list[str]) -> None:
+        options: dict[str, Any] = {"label_selector": {"never": "yes"}, "deadline_s": 1.0}
+        task = where.options(**options).remote()
+        actor = Actor.options(**options).remote()
+        call = actor.where.remote()
+        for ref in (task, call):
+            with pytest.raises(stead.Unplaced, match=r"0 of 2 nodes fit: 2 lack never in \{yes\}"):
+                stead.get(ref, timeout=60)
+        for what in (task, actor):
+            assert "2 lack never in {yes}" in str(stead.why(what))
+        with pytest.raises(ray.exceptions.TaskCancelledError):
+            ray.get(task)
+        refused = [event for event in stead.events() if event.kind == "refused"]
+        assert {task.task_id().hex(), actor._actor_id.hex()} <= {event.subject for event in refused}
+
+    def test_work_that_has_started_is_left_alone(self, ids: list[str]) -> None:
+        assert stead.get(where.options(deadline_s=8.0).remote(9.0), timeout=60) in ids
+
+
+class TestEvents:
+    def test_waiting_work_is_told_once_for_each_reason(self, ids: list[str]) -> None:
+        start = max((event.number for event in stead.events()), default=0)
+
+        def told() -> list[str]:
+            events = [event for event in stead.events(after=start) if event.kind == "waiting"]
+            return [event.text for event in events if "once" in event.text]
+
+        ref = where.options(label_selector={"once": "yes"}).remote()
+        wait_for(told, 30, "the event came")
+        stead.taint(ids[0], {"other": "reason"})
+        stead.label(ids[0], {"once": "yes"})
+        wait_for(lambda: len(told()) >= 2, 30, "the second reason came")
+        assert told()[0] == "0 of 2 nodes fit: 2 lack once in {yes}. Dropping once in {yes} would be enough (2 nodes)."
+        assert "tainted other=reason" in told()[-1]
+        stead.untaint(ids[0], ["other"])
+        assert ray.get(ref, timeout=60) == ids[0]
+        assert len(told()) == len(set(told()))
+        stead.label(ids[0], remove=["once"])
+
+
+class TestCapacityOfOthers:
+    def test_what_others_use_is_seen(self, ids: list[str]) -> None:
+        """Two plain tasks that stead was never told of hold the two CPUs of a node."""
+        script = (
+            "import ray, sys, time\n"
+            "ray.init(address=sys.argv[1], log_to_driver=False)\n"
+            "pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(sys.argv[2], soft=False)\n"
+            "hold = ray.remote(num_cpus=2)(lambda: time.sleep(600)).options(scheduling_strategy=pin).remote()\n"
+            "print('holding', flush=True)\n"
+            "time.sleep(600)\n"
+        )
+        address = ray.get_runtime_context().gcs_address
+        other = subprocess.Popen([sys.executable, "-c", script, address, ids[1]], stdout=subprocess.PIPE)
+        try:
+            asked = where.options(label_selector={"zone": "a"})
+            wait_for(lambda: "short of 1 CPU" in self.why(asked), 60, "the use was seen")
+        finally:
+            other.kill()
+            other.wait()
+        assert ray.get(asked.remote(), timeout=60) == ids[1]
+
+    def why(self, asked: Any) -> str:
+        ref = asked.remote()
+        try:
+            return str(stead.why(ref))
+        except stead.Invalid:
+            return "it has run"
+        finally:
+            ray.cancel(ref)
+
+
+@pytest.mark.parametrize("variable", ["STEAD_NO_GRANTS", "STEAD_AGENTS"])
+def test_rules_hold_without_grants_and_through_agents(cluster_of: ClusterOf, variable: str, tmp_path: Path) -> None:
+    """Where Ray cannot change a node's resources stead says so and places by what it knows at submission; and where
+    nodes are on other machines an agent on each writes their page."""
+    value = {"STEAD_NO_GRANTS": "1", "STEAD_AGENTS": "all"}[variable]
+    cluster = cluster_of(TWO_NODES, environment={variable: value})
+    driver = Path(__file__).parent / "drivers" / "rules_hold.py"
+    environment = {**os.environ, "STEAD_EXPECT_WARNING": "1" if variable == "STEAD_NO_GRANTS" else ""}
+    done = subprocess.run(
+        [sys.executable, driver, cluster.address, *(node.node_id for node in cluster.nodes)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all good" in done.stdout

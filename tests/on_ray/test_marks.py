@@ -1,0 +1,85 @@
+"""Taints and rare resources travel as labels, and come back as they were."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stead.errors import Invalid
+from stead.ray.marks import marks_of, plain_labels, rare_in, taints_in
+from stead.taints import Effect, Taint
+
+NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
+PARTS = st.from_regex(r"[a-z0-9]([a-z0-9_-]{0,20}[a-z0-9])?", fullmatch=True)
+PREFIXES = st.lists(PARTS, min_size=1, max_size=5).map(".".join)
+KEYS = NAMES | st.builds("{}/{}".format, PREFIXES, NAMES)
+TAINTS = st.lists(
+    st.builds(Taint, KEYS, NAMES | st.just(""), st.sampled_from(Effect)),
+    max_size=6,
+    unique_by=lambda taint: (taint.key, taint.effect),
+)
+PLAIN = st.dictionaries(st.sampled_from(["zone", "disk", "ray.io/node-group", "stead.io/x", "rare.io/gpu"]), NAMES)
+
+RARE = "rare_resource.ray.io/gpu"
+
+
+@given(TAINTS, st.frozensets(NAMES, max_size=3), PLAIN)
+def test_what_is_written_is_read_back(taints: list[Taint], rare: frozenset[str], plain: dict[str, str]) -> None:
+    labels = {**plain, **marks_of(taints, rare)}
+    assert taints_in(labels) == tuple(sorted(taints))
+    assert rare_in(labels) == tuple(sorted(rare))
+    assert plain_labels(labels) == plain
+
+
+@given(TAINTS, st.frozensets(NAMES, max_size=3))
+def test_ray_accepts_every_mark(taints: list[Taint], rare: frozenset[str]) -> None:
+    from ray._private.label_utils import validate_node_label_syntax
+
+    validate_node_label_syntax(marks_of(taints, rare))
+
+
+@pytest.mark.parametrize(
+    ("taint", "label"),
+    [
+        (Taint("gpu_node", "true"), ("no-schedule.taint.stead.io/gpu_node", "true")),
+        (Taint("gpu_node"), ("no-schedule.taint.stead.io/gpu_node", "")),
+        (Taint("rare.ray.io/gpu", "x"), ("rare.ray.io.no-schedule.taint.stead.io/gpu", "x")),
+        (Taint(RARE, "true", Effect.NO_EXECUTE), ("rare_resource.ray.io.no-execute.taint.stead.io/gpu", "true")),
+        (Taint("k", "", Effect.PREFER_NO_SCHEDULE), ("prefer-no-schedule.taint.stead.io/k", "")),
+    ],
+    ids=str,
+)
+def test_a_taint_is_one_label(taint: Taint, label: tuple[str, str]) -> None:
+    assert marks_of([taint]) == dict([label])
+
+
+def test_a_key_may_have_one_taint_of_each_effect() -> None:
+    taints = tuple(sorted(Taint("k", effect.value, effect) for effect in Effect))
+    assert taints_in(marks_of(taints)) == taints
+
+
+@pytest.mark.parametrize("key", ["soon.taint.stead.io/k", "taint.stead.io/k", "xtaint.stead.io/k", "rare.stead.io.x/k"])
+def test_a_label_that_only_looks_like_a_mark_stays_a_label(key: str) -> None:
+    assert taints_in({key: "true"}) == ()
+    assert rare_in({key: "true"}) == ()
+    assert plain_labels({key: "true"}) == {key: "true"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "rare", "part"),
+    [
+        ([Taint(f"{'a' * 64}/k")], [], "63 between dots"),
+        ([Taint(".".join(["abcdefghi"] * 23) + "/k", "", Effect.PREFER_NO_SCHEDULE)], [], "at most 219"),
+        ([Taint("k_")], [], "'k_'"),
+        ([Taint("k", "-")], [], "'-'"),
+        ([Taint("k", "a"), Taint("k", "b")], [], "two values 'a' and 'b'"),
+        ([], ["accelerator_type:A100"], "'accelerator_type:A100'"),
+        ([], [3], "rare resource 3"),
+    ],
+)
+def test_what_a_label_cannot_say_is_refused_in_one_sentence(taints: list[Taint], rare: list[str], part: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        marks_of(taints, rare)
+    assert part in str(refusal.value)
+    assert "\n" not in str(refusal.value)
