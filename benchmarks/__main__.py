@@ -8,7 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import clusters
+from benchmarks import Row, clusters, on_ray
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
@@ -30,20 +30,6 @@ from oracle import Oracle  # noqa: E402  # the reference lives with the tests
 
 SAMPLE = 30
 """Asks that the oracle is timed on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measurement. `ratio` is how many times better than the reference (growth: how many times it);
-    `met` is None where no goal is set."""
-
-    name: str
-    ours: float
-    unit: str
-    reference: float | None
-    ratio: float | None
-    goal: str
-    met: bool | None
 
 
 def seconds(work: Callable[[], object], repeats: int = 1) -> float:
@@ -236,6 +222,9 @@ def run(console: Console) -> list[Row]:
     steps.append(("answers", lambda: answers(10_000)))
     steps.append(("waking nobody", lambda: waking_nobody(10_000, 10_000)))
     steps.append(("memory", lambda: memory(10_000, 50_000) + memory(100_000, 50_000)[:1]))
+    steps.append(("tasks on Ray, three drivers in turns", on_ray.throughput))
+    steps.append(("changes on Ray", on_ray.changes))
+    steps.append(("a controller of many nodes", lambda: [on_ray.memory()]))
     with console.status("measuring") as status:
         for name, step in steps:
             status.update(f"measuring: {name}")
@@ -260,12 +249,12 @@ def run(console: Console) -> list[Row]:
 
 
 def show(console: Console, rows: Sequence[Row]) -> None:
-    table = Table(title="stead's engine (reference: the oracle doing the same work in this run)")
+    table = Table(title="stead (reference: the oracle, or plain Ray, doing the same work in this run)")
     for name in ("what", "ours", "reference", "ratio", "goal", "met"):
         table.add_column(name, justify="left" if name == "what" else "right")
     for row in rows:
         reference = "" if row.reference is None else f"{row.reference:,.4g} {row.unit}"
-        ratio = "" if row.ratio is None else f"{row.ratio:,.1f}x"
+        ratio = "" if row.ratio is None else f"{row.ratio:,.2f}x" if row.ratio < 10 else f"{row.ratio:,.0f}x"
         met = "" if row.met is None else ("yes" if row.met else "NO")
         table.add_row(row.name, f"{row.ours:,.4g} {row.unit}", reference, ratio, row.goal, met)
     console.print(table)

@@ -1,4 +1,4 @@
-"""The command line: `stead sim`, `stead replay`, `stead why`; on Ray `stead start`, `stead up`.
+"""The command line: `stead sim`, `stead replay`, `stead why`; on Ray `stead start`, `stead up`, and `ray_commands`.
 
 Rule: a command parses its words, calls one function and prints the result. What a command needs is
 imported when it runs, so that `stead --help` answers at once. Exit codes: 0 done, 1 refused or not
@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from stead.errors import Invalid
+from stead.ray_commands import COMMANDS
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -200,6 +201,10 @@ def up(nodes: str, dashboard: bool) -> int:
     except NotStarted as error:
         raise Invalid(str(error)) from None
     return DONE
+
+
+for _command in COMMANDS:
+    stead.add_command(_command)
 
 
 def _is_terminal() -> bool:

@@ -67,6 +67,16 @@ def init(address: str | None = None, **given: Any) -> Any:
     return attached
 
 
+def attach(address: str | None = None) -> None:
+    """Connect to a running cluster to look and to change, without binding what this process submits."""
+    check_ray()
+    try:
+        ray.init(address or "auto", log_to_driver=False, logging_level="error", namespace="stead")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = f"at {address}" if address else "here"
+        raise Invalid(f"there is no Ray cluster {where} to attach to; start one by: stead start --head") from error
+
+
 # -- changing
 
 
@@ -94,8 +104,7 @@ def taint(
 
 def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Effect | None = None) -> str:
     """Remove taints: by key whatever the value, or, given a map, only where the value is equal."""
-    if isinstance(keys, str):
-        keys = [keys]
+    keys = _keys("untaint", keys)
     chosen = None if effect is None else parse_effect(effect)
     pairs = keys.items() if isinstance(keys, Mapping) else [(key, None) for key in keys]
     gone = [(_text("key", key), value, chosen) for key, value in pairs]
@@ -105,7 +114,7 @@ def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Ef
 def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> str:
     """Set and remove labels of a running node; they override those it was started with."""
     wanted = labels_of(labels or {})
-    gone = [remove] if isinstance(remove, str) else list(remove)
+    gone = list(_keys("remove", remove))
     for key in (*wanted, *gone):
         if key.startswith("ray.io/"):
             raise Invalid(
@@ -136,6 +145,10 @@ def nodes(selector: str | Mapping[str, str] | Selector | None = None) -> list[No
         selector = parse_selector(selector)
     elif isinstance(selector, Mapping):
         selector = parse_label_selector(selector)
+    elif selector is not None and not isinstance(selector, Selector):
+        raise Invalid(
+            f"selector must be text such as 'zone in [a, b]' or a map such as {{'zone': 'a'}}, not {selector!r}"
+        )
     found: list[NodeView] = connection().ask("nodes", selector)
     return found
 
@@ -148,6 +161,9 @@ def labels() -> dict[str, dict[str, list[str]]]:
 
 def events(after: int = 0, limit: int = 1000) -> list[Event]:
     """What happened: work that waits and why, taints, labels, evictions, refusals; oldest first."""
+    for name, value in (("after", after), ("limit", limit)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise Invalid(f"{name} must be a whole number such as 100, not {value!r}")
     found: list[Event] = connection().ask("events", after, limit)
     return found
 
@@ -166,7 +182,7 @@ def why(what: Any) -> Explanation:
         if link.ask("refusal", task_id.hex()) is None and ray.wait([ref], timeout=0, fetch_local=False)[0]:
             raise Invalid(f"task {task_id.hex()} has ended, so it waits for nothing")
         return _explained(link.ask("why", _ask(task_id.hex(), known)))
-    if isinstance(what, str):
+    if isinstance(what, str) and set(what) <= set("0123456789abcdef"):
         if len(what) == ACTOR_ID_LENGTH:
             known = link.actor(what)
             return _explained(link.ask("why_actor", what, _ask(what, known) if known else None))
@@ -181,12 +197,13 @@ ACTOR_ID_LENGTH, TASK_ID_LENGTH = 32, 48
 
 def get(refs: Any, timeout: float | None = None) -> Any:
     """As ``ray.get``, but work that was ended at its deadline raises `Unplaced` with the explanation."""
+    link = connection()
     try:
         return ray.get(refs, timeout=timeout)
     except (ray.exceptions.TaskCancelledError, ray.exceptions.RayActorError):
         for ref in refs if isinstance(refs, list) else [refs]:
             for id in (ref.task_id().hex(), ref.task_id().actor_id().hex()):
-                explanation = connection().ask("refusal", id)
+                explanation = link.ask("refusal", id)
                 if explanation is not None:
                     raise Unplaced(id, explanation) from None
         raise
@@ -210,6 +227,15 @@ def _said(node: Any) -> str:
     if not isinstance(node, str) or not node:
         raise Invalid(f"node {node!r} must be a node's id, for example stead.nodes()[0].id")
     return node
+
+
+def _keys(what: str, keys: Any) -> Iterable[str]:
+    """Keys as people give them: one, several, or a map."""
+    if isinstance(keys, str):
+        return [keys]
+    if not isinstance(keys, Iterable):
+        raise Invalid(f"{what} takes keys such as ['gpu_node'], not {keys!r}")
+    return keys
 
 
 def _text(what: str, value: Any) -> str:

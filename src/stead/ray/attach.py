@@ -19,13 +19,16 @@ from typing import Any
 import ray
 
 from stead.errors import Invalid
-from stead.ray.book import Timed
 from stead.ray.compile import Route, Wish
 from stead.ray.page import Page, Reader, folder_of
 
 NAME, NAMESPACE = "stead-controller", "stead"
 REMEMBERED_MAX = 20_000
-START_S = 60.0
+TASK_ID_BYTES = 24
+"""A ref is the id of its task and a number."""
+
+SYNC_S = 0.15
+"""How long raylets take to hear of each other's amounts, and a half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Connection:
         self.process = uuid.uuid4().hex
         self._reader = Reader(folder_of(worker.node.get_session_dir_path(), self.node_id))
         self.page: Callable[[], Page] = self._reader.page
+        self.running: Any = None  # in a worker: the id of its task
         self._controller: Any = None
         self._lock = threading.Lock()
         self._introduced: dict[str, float] = {}
@@ -85,12 +89,18 @@ class Connection:
     def prepare_group(self, wish: Wish) -> None:
         self.ask("prepare_group", wish)
 
-    def refusal(self, wish: Wish, node_id: str) -> str:
-        """Why a node would not take the wish, as of the page that stands; "" if it would."""
+    def refusal(self, wish: Wish, node_id: str, pinned: bool = False) -> str:
+        """Why a node would not take the wish, as of the page that stands; "" if it would.
+
+        `pinned`: Ray fails a hard pin at once if the node has not got the pass, so wait until every raylet knows it.
+        """
         key = (self.page().count, wish.admits.key, node_id)
         if key not in self._pins:
             if len(self._pins) > 1000:
                 self._pins.clear()
+            if pinned:
+                self.ask("settled")
+                time.sleep(SYNC_S)
             self._pins[key] = self.ask("refuses", wish, node_id)
         return self._pins[key]
 
@@ -105,12 +115,12 @@ class Connection:
     # -- what was submitted
 
     def remember(self, ref: Any, asked: Route, resources: Mapping[str, float]) -> None:
-        self._keep(self._tasks, ref.task_id().binary(), Remembered(asked, dict(resources)))
+        self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(asked, dict(resources)))
         if asked.deadline_s is not None:
             self.deadlines.add(ref.task_id().hex(), "task", ref, asked, resources)
 
     def remember_plain(self, ref: Any, resources: Mapping[str, float]) -> None:
-        self._keep(self._tasks, ref.task_id().binary(), Remembered(None, resources))
+        self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(None, resources))
 
     def remember_actor(self, actor_id: Any, asked: Route, resources: Mapping[str, float]) -> None:
         self._keep(self._actors, actor_id.hex(), Remembered(asked, dict(resources)))
@@ -142,7 +152,7 @@ class Connection:
 
     def report_evicted(self, name: str) -> None:
         actor = self.core.get_actor_id()
-        id = self.core.get_current_task_id().hex() if actor.is_nil() else actor.hex()
+        id = actor.hex() if not actor.is_nil() else self.running.hex() if self.running else "a worker"
         ray.wait([self.controller.evicted.remote(id, self.node_id, name)], timeout=1.0)
 
 
@@ -159,6 +169,8 @@ class Deadlines:
         assert asked.deadline_s is not None
         due = time.time() + asked.deadline_s
         ask = replace(asked.ask(id, resources), deadline=due)
+        from stead.ray.book import Timed  # only here: most workers never need it, and start sooner without
+
         self._link.controller.watch.remote([Timed(id, kind, self._link.process, ask)])
         with self._lock:
             self._due[id] = (due, kind, what)

@@ -7,6 +7,7 @@ a kill the journal and the book say everything that was acknowledged, and Ray's 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -189,7 +190,7 @@ class ControllerActor:
         self._passes.grant_timed(status)
 
     def _nodes_for(self, rule: Pass) -> set[str]:
-        return set(self._engine.candidates(_ask_for(rule))[0])
+        return nodes_allowed(self._engine, rule)
 
     def _write_down_passes(self) -> None:
         for issued in self._passes.issued.values():
@@ -450,11 +451,11 @@ class ControllerActor:
 
     def why_task(self, task_id: str) -> Explanation:
         """For a task that another process submitted: what Ray's own listing says of it."""
-        try:
-            found = ray.util.state.get_task(task_id)
-        except Exception:
-            found = None
-        row = found[-1] if isinstance(found, list) and found else found
+        found: Any = None
+        if ray._private.services.get_webui_url_from_internal_kv():  # without a dashboard Ray would look for it for long
+            with contextlib.suppress(Exception):
+                found = ray.util.state.get_task(task_id, timeout=5)
+        row: Any = found[-1] if isinstance(found, list) and found else found
         if row is None:
             raise Invalid(f"nothing is known of task {task_id}; ask in the program that submitted it")
         if row.state in ("FINISHED", "FAILED"):
@@ -542,6 +543,6 @@ class ControllerActor:
         raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
 
 
-def _ask_for(rule: Pass) -> Ask:
-    """An ask for nothing under these rules: its candidates are the nodes that the rules allow."""
-    return Ask("pass", (Choice(selector=rule.selector),), rule.tolerations)
+def nodes_allowed(engine: Engine, rule: Pass) -> set[str]:
+    """The nodes on which a pass is granted: those that would take an ask for nothing under its rules."""
+    return set(engine.candidates(Ask("pass", (Choice(selector=rule.selector),), rule.tolerations))[0])

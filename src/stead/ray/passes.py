@@ -142,8 +142,10 @@ class Passes:
         wanted: dict[str, dict[str, float]] = defaultdict(dict)
         for key, issued in self.issued.items():
             for name in issued.names:
-                for node_id in allowed[key]:
-                    if node_id in seen and seen[node_id].get(name, 0.0) < FULL:
+                for node_id in allowed[key] & seen.keys():
+                    # The tables may not show yet that it was withdrawn a moment ago.
+                    withdrawn = self._asserted.get((node_id, name), (FULL, 0.0))[0] != FULL
+                    if withdrawn or seen[node_id].get(name, 0.0) < FULL:
                         wanted[node_id][name] = FULL
         for node_id, amounts in wanted.items():
             self._set(node_id, amounts)

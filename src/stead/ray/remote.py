@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
+from ray._common import ray_option_utils
 from ray.util.placement_group import get_current_placement_group
 
 from stead.ray import submission
@@ -38,6 +39,9 @@ class Remote:
     def __init__(self, target: Callable[..., Any], options: Mapping[str, Any]) -> None:
         self._target, self._options = target, dict(options)
         self._route = route(self._options)  # nonsense is refused here, in the caller's stack
+        rays = {name: value for name, value in options.items() if name not in _NOT_RAYS}
+        kind = "actor" if inspect.isclass(target) else "task"
+        getattr(ray_option_utils, f"validate_{kind}_options")(rays, in_options=False)
         fixed = {name: value for name, value in options.items() if name in _FIXED}
         self._rays: Any = ray.remote(**fixed)(target) if fixed else ray.remote(target)
 

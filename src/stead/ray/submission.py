@@ -240,13 +240,14 @@ def admit(
             # Ray itself then says at once that this cannot be, with its own error.
             return NodeAffinitySchedulingStrategy(_node_id(asked.pins[0]), soft=False), None, None
     ranked = wish.key != wish.admits.key
+    pinned = isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft
     if wish.admits.key not in page.generations or (ranked and wish.key not in page.tiers):
-        page = link.introduce(wish, wait=ranked or group or not page.grants)
+        page = link.introduce(wish, wait=ranked or group or pinned or not page.grants)
     if group and (wish is not PLAIN or page.tainted):
         link.prepare_group(wish)
         page = link.page()
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        if not strategy.soft:
+        if pinned:
             _check_pin(link, wish, strategy.node_id)
         elif strategy.node_id in page.tainted and link.refusal(wish, strategy.node_id):
             strategy = "DEFAULT"  # Ray would wait for the node, because a plug keeps it feasible
@@ -333,7 +334,7 @@ def _with_rare(wish: Wish, resources: tuple[str, ...], page: Page) -> Wish:
 
 
 def _check_pin(link: Connection, wish: Wish, node_id: str) -> None:
-    reason = link.refusal(wish, node_id)
+    reason = link.refusal(wish, node_id, pinned=True)
     if reason:
         raise Invalid(f"work is pinned to node {node_id}, which does not take it: {reason}")
 
@@ -365,7 +366,10 @@ def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def validate(options: dict[str, Any], *rest: Any, **named: Any) -> Any:
         options.pop(ROUTE, None)
-        plain(options, *rest, **named)
+        try:
+            plain(options, *rest, **named)
+        except ValueError as error:  # Ray lists every option it knows, and this one is nobody's business
+            raise ValueError(str(error).replace(f", '{ROUTE}'", "")) from None
         if not is_plain(options):
             options[ROUTE] = route(options)
 
@@ -455,9 +459,11 @@ class _Executed:
     @property
     def function(self) -> Any:
         with contextlib.suppress(Exception):
-            if TIMED in self._worker.core_worker.resource_ids():
-                link = connection(self._worker.core_worker)
-                link.report_started(self._worker.core_worker.get_current_task_id().hex())
+            core = self._worker.core_worker
+            link = connection(core)
+            link.running = core.get_current_task_id()  # other threads of this worker cannot ask for it
+            if TIMED in core.resource_ids():
+                link.report_started(link.running.hex())
         return self._function
 
     @property
