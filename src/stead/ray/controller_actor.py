@@ -42,6 +42,7 @@ from stead.ray.book import Book, Event, TaintEnd, Timed
 from stead.ray.cluster import RayCluster, in_use, real_amounts, static_labels
 from stead.ray.compile import Pass, Wish
 from stead.ray.marks import rare_resource
+from stead.ray.mirror import Mirror
 from stead.ray.page import FOLDER, Page, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
@@ -51,7 +52,7 @@ from stead.selectors import intersection, parse_label_selector
 from stead.taints import TOLERATE_ALL, Effect, Taint, stay_under
 
 NAME, NAMESPACE = "stead-controller", "stead"
-ROUND_S, QUICK_S = 0.25, 0.03
+ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
 PLAIN = Pass()
 ANY = (TOLERATE_ALL,)
 TIERS_MAX, TIER_NODES_MAX = 8, 128
@@ -144,6 +145,7 @@ class ControllerActor:
         self._page = replace(self._page, count=self._pages.last_count)
         self._deadlines = Deadlines(self._book, self._tables, self.why)
         self._waiting = WaitingWork(self._book, self.rule_of)
+        self._mirror, self._mirrored = Mirror(self.rule_of), 0.0
         self._unsettled = 0
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
 
@@ -168,6 +170,7 @@ class ControllerActor:
             self._write_down_passes()
             self._waiting.look(status, self._engine.fork())
             self._deadlines.mind_orphans()
+            self._mirror_demand(status)
         except BaseException as error:
             for change in changes:
                 change.error = error
@@ -175,6 +178,14 @@ class ControllerActor:
         finally:
             for change in changes:
                 change.done.set()
+
+    def _mirror_demand(self, status: Status) -> None:
+        if time.monotonic() - self._mirrored > MIRROR_S:
+            self._mirrored = time.monotonic()
+            try:
+                self._mirror.tell(status)
+            except Exception:  # an autoscaler's trouble must not hold up a taint
+                log.exception("the autoscaler could not be told what waits")
 
     def _mind_passes(self, status: Status) -> None:
         """Which passes there are, and where each is allowed today: the engine's word."""

@@ -264,6 +264,10 @@ class Passes:
         last = {
             key: max(self._used_at.setdefault(name, now) for name in each.names) for key, each in self.issued.items()
         }
+        for key, issued in self.issued.items():
+            if issued.everywhere and now - last[key] > OLD_S:  # a plug keeps its node from being idle
+                issued.everywhere = False
+                self._hide(status, issued)
         idle = [key for key in sorted(last, key=last.__getitem__) if now - last[key] > IDLE_S and key not in keep]
         lost = {found[0] for _, name in self._losing(self._amounts(status), allowed) if (found := read_name(name))}
         gone = [key for index, key in enumerate(idle) if key in lost or index < len(last) - PASSES_MAX]
@@ -272,6 +276,14 @@ class Passes:
         if unused:
             self._take_away(status, unused)
         return gone
+
+    def _hide(self, status: Status, issued: Issued) -> None:
+        """Undo showing: away with the plugs, and with what they held."""
+        shown = [place for place in self._plugs.placed() if place[1] in issued.names]
+        self._plugs.remove(shown)
+        for node_id, name in shown:
+            if node_id in status.nodes:
+                self._set(node_id, {name: 0.0})
 
     def _take_away(self, status: Status, names: list[str]) -> None:
         self._plugs.remove([place for place in self._plugs.placed() if place[1] in names])
