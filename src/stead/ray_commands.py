@@ -8,7 +8,9 @@ is checked on every node before the first one is changed.
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 SHORT = 12
 """So much of a node's id is shown; six characters of it or more name the node again."""
+
+CONNECT_SECONDS_MAX = 5.0
 
 _WHOLE_ID = re.compile(r"\b[0-9a-f]{56}\b")
 _NODES = ("nodes", "node", "no")
@@ -197,6 +201,7 @@ def _attached(what: str, address: str | None) -> Iterator[Any]:
 
     was_attached = ray.is_initialized()
     if not was_attached:
+        _check_address(address or os.environ.get("RAY_ADDRESS", ""))
         api.attach(address)
     try:
         yield api
@@ -206,6 +211,17 @@ def _attached(what: str, address: str | None) -> Iterator[Any]:
     finally:
         if not was_attached:
             ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Refuse an address at which nobody listens at once; Ray would try for minutes, with warnings."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS_MAX).close()
+    except (OSError, OverflowError):
+        raise Invalid(f"there is no Ray cluster at {address} to attach to; start one by: stead start --head") from None
 
 
 def _attaching(command: Command) -> Command:

@@ -6,7 +6,10 @@ when the function returns. Nothing is decided here.
 
 from __future__ import annotations
 
+import socket
+import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -57,14 +60,27 @@ def init(address: str | None = None, **given: Any) -> Any:
     if not ray.is_initialized():
         given["runtime_env"] = with_setup(given.get("runtime_env"), always=False)
         attached = ray.init(address, **given)
+    elif address and ":" in address and not _is_same(address, ray.get_runtime_context().gcs_address):
+        raise Invalid(
+            f"this program is attached to {ray.get_runtime_context().gcs_address}, not to {address}; "
+            "call ray.shutdown() first"
+        )
     link = connection()
     found = link.ask("hello")
     if not found["grants"]:
-        import warnings
-
         warnings.warn(grants.WEAKER, UserWarning, stacklevel=2)
     link.ask("settled")
     return attached
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two addresses are one: the same port on the same machine, whatever it is called."""
+    hosts = []
+    for address in (one, other):
+        with suppress(OSError):
+            hosts.append(socket.gethostbyname(address.rpartition(":")[0]))
+    ports = {address.rpartition(":")[2] for address in (one, other)}
+    return len(ports) == 1 and len(set(hosts)) == 1
 
 
 def attach(address: str | None = None) -> None:

@@ -93,6 +93,7 @@ class ControllerActor:
         self._lock = threading.RLock()
         self._wake, self._ready = threading.Event(), threading.Event()
         self._changes: list[Change] = []
+        self._heard_of: list[tuple[Wish, bool]] = []
         self._wishes: dict[str, Wish] = {}
         self._started: set[str] = set()
         self._page = Page()
@@ -153,6 +154,8 @@ class ControllerActor:
         """Once around. The order is the promise: written down before it is done, done before it is answered."""
         with self._lock:
             changes, self._changes = self._changes, []
+            heard_of, self._heard_of = self._heard_of, []
+            self._learn(heard_of)
         try:
             status = self._tables.status()
             unknown = status.nodes.keys() - self._engine.nodes.keys()
@@ -387,25 +390,35 @@ class ControllerActor:
         self._book.add_event(time.time(), "drained" if draining else "uncordoned", found.id, text)
         return found.id
 
-    def introduce(self, wishes: Iterable[Wish]) -> None:
-        """Learn what submissions ask for; they do not wait for an answer."""
+    def introduce(self, wishes: Iterable[Wish], for_group: bool = False) -> None:
+        """Learn what submissions ask for; they do not wait for an answer, so it is written down first."""
+        wishes = list(wishes)
+        for wish in wishes:
+            if self._book.pass_of(wish.admits.key) is None:
+                self._book.keep_pass(wish.admits, 0)
         with self._lock:
-            for wish in wishes:
-                self._passes.issue(*(self._book.pass_of(wish.admits.key) or (wish.admits, 0)))
-                self._book.keep_pass(wish.admits, self._passes.issued[wish.admits.key].current)
-                if wish.key != wish.admits.key and wish.key not in self._wishes:
-                    self._wishes[wish.key] = wish
-                self._dirty = True
+            self._heard_of += [(wish, for_group) for wish in wishes]
         self._wake.set()
 
     def prepare_group(self, wish: Wish) -> None:
         """Make a pass feasible on every node before a group asks for it: Ray never looks again at a group that no
         node could ever hold, but it does at one that has to wait for amounts to become free."""
-        self.introduce([wish])
-        with self._lock:
-            issued = self._passes.issued[wish.admits.key]
-            issued.everywhere = issued.show = True
+        self.introduce([wish], for_group=True)
         self._submit()
+
+    def _learn(self, heard_of: Sequence[tuple[Wish, bool]]) -> None:
+        for wish, for_group in heard_of:
+            key = wish.admits.key
+            if key not in self._passes.issued:
+                self._passes.issue(*(self._book.pass_of(key) or (wish.admits, 0)))
+                self._dirty = True
+            else:
+                self._passes.issue(wish.admits)
+            if for_group:
+                self._passes.issued[key].everywhere = self._passes.issued[key].show = True
+            if wish.key != key and wish.key not in self._wishes:
+                self._wishes[wish.key] = wish
+                self._dirty = True
 
     def settled(self) -> int:
         """Wait for one whole round, and return the count of the page that stands after it."""
@@ -541,6 +554,9 @@ class ControllerActor:
     def _node(self, said: str) -> Node:
         """The node someone means: by id, by the beginning of an id, by ip or by name."""
         with self._lock:
+            nodes = self._engine.nodes
+        if said not in nodes:
+            self._submit()  # one more look at Ray's tables: it may have joined just now
             nodes = self._engine.nodes
         if said in nodes:
             return nodes[said]

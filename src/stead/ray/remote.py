@@ -49,11 +49,11 @@ class Remote:
         return Remote(self._target, {**self._options, **options})
 
     def remote(self, *args: Any, **kwargs: Any) -> Any:
+        link = connection()
         mine = {name: value for name, value in self._options.items() if name not in (*_NOT_RAYS, *_FIXED)}
         if submission.is_installed():
             own = {name: value for name, value in self._options.items() if name not in _FIXED}
             return self._rays.options(**own).remote(*args, **kwargs)
-        link = connection()
         resources: dict[str, float] = {}
         amounts = ray._common.utils.resources_from_ray_options(mine)
         strategy: Any = self._route.strategy

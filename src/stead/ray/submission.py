@@ -72,6 +72,7 @@ class Marked(dict):  # type: ignore[type-arg]
     """A label selector for Ray that carries the route it came from to Ray's core."""
 
     route: Route
+    written: Mapping[str, Any]  # the options as the caller gave them
 
 
 class _State:
@@ -142,9 +143,13 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
     at_labels, at_fallback = _place_of(plain, "label_selector"), _place_of(plain, "fallback_strategy")
 
     def submit_task(core: Any, *given: Any) -> Any:
-        if _State.exempt:
-            return plain(core, *given)
         said = given[at_labels]
+        if _State.exempt:
+            if isinstance(said, Marked):
+                args = list(given)
+                args[at_strategy], args[at_labels], args[at_fallback] = _as_written(said, given[at_strategy])
+                given = tuple(args)
+            return plain(core, *given)
         asked = said.route if isinstance(said, Marked) else None
         resources, strategy = given[at_resources], given[at_strategy]
         link = connection(core)
@@ -168,10 +173,11 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
     at_placement = _place_of(plain, "placement_resources")
 
     def create_actor(core: Any, *given: Any, **named: Any) -> Any:
-        descriptor = given[at_descriptor]
+        descriptor, said = given[at_descriptor], named.get("label_selector")
         if _State.exempt or _is_service(descriptor, given[at_resources]):
+            if isinstance(said, Marked):
+                named.update(zip(_CHOICES, _as_written(said, named["scheduling_strategy"]), strict=True))
             return plain(core, *given, **named)
-        said = named.get("label_selector")
         asked = said.route if isinstance(said, Marked) else None
         resources = given[at_resources]
         before = set(resources)
@@ -180,7 +186,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         if admitted is not None:
             if given[at_placement]:
                 given[at_placement].update({name: resources[name] for name in resources.keys() - before})
-            named["scheduling_strategy"], named["label_selector"], named["fallback_strategy"] = admitted
+            named.update(zip(_CHOICES, admitted, strict=True))
         actor_id = plain(core, *given, **named)
         if asked is not None:
             link.remember_actor(actor_id, asked, resources)
@@ -210,6 +216,19 @@ def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(core, *args)
 
     return create_placement_group
+
+
+_CHOICES = ("scheduling_strategy", "label_selector", "fallback_strategy")
+
+
+def _as_written(said: Marked, strategy: Any) -> tuple[Any, Any, Any]:
+    """What the caller wrote, for work that stead leaves alone."""
+    written = said.written
+    return (
+        written.get("scheduling_strategy") or strategy,
+        written.get("label_selector"),
+        written.get("fallback_strategy"),
+    )
 
 
 # -- the pass
@@ -242,7 +261,8 @@ def admit(
     ranked = wish.key != wish.admits.key
     pinned = isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft
     if wish.admits.key not in page.generations or (ranked and wish.key not in page.tiers):
-        page = link.introduce(wish, wait=ranked or group or pinned or not page.grants)
+        # Under SPREAD too: the first node to have the pass would take everything that waits for it.
+        page = link.introduce(wish, wait=ranked or group or pinned or strategy == "SPREAD" or not page.grants)
     if group and (wish is not PLAIN or page.tainted):
         link.prepare_group(wish)
         page = link.page()
@@ -301,6 +321,9 @@ def _with_tiers(page: Page, wish: Wish, asked: Route | None, strategy: Any) -> t
     tiers = page.tiers.get(wish.key) or page.tiers.get(wish.admits.key) or []
     first = dict(asked.label_selector) if asked is not None else {}
     choices = [first, *(dict(each) for each in asked.fallback_strategy)] if asked is not None else [first]
+    if asked is not None and asked.pins and not isinstance(strategy, NodeAffinitySchedulingStrategy):
+        # Said to Ray as well, which then ends the work when the last of these nodes is dead.
+        choices = [{**choice, NODE_ID: _one_of([_node_id(id) for id in asked.pins])} for choice in choices]
     if not page.grants:
         ids = page.only.get(wish.admits.key, [])
         choices = [{**choice, NODE_ID: _one_of(ids)} for choice in choices]
@@ -386,11 +409,11 @@ def _routing(plain: Callable[..., Any]) -> Callable[..., Any]:
             asked = route(options)
         if (options.get("label_selector") or options.get("fallback_strategy")) and _is_own_cluster():
             asked = route({**options, "label_selector": None, "fallback_strategy": None})
+        marked = Marked(asked.label_selector)
+        marked.route, marked.written = asked, {name: options.get(name) for name in _CHOICES}
         for name in OWN_OPTIONS:
             options.pop(name, None)
-        options["scheduling_strategy"], options["fallback_strategy"] = asked.strategy, None
-        options["label_selector"] = marked = Marked(asked.label_selector)
-        marked.route = asked
+        options.update(scheduling_strategy=asked.strategy, fallback_strategy=None, label_selector=marked)
         return plain(target, args, kwargs, **options)
 
     return _remote
