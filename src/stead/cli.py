@@ -48,6 +48,8 @@ def stead() -> None:
 
     \b
     Examples:
+      stead demo
+      stead taint nodes 1a2b3c4d5e6f gpu_node=true:NoSchedule
       stead sim scenarios/demo.yaml
       stead why --scenario scenarios/demo.yaml render
     """

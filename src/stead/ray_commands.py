@@ -110,7 +110,10 @@ def taint_changes(
         else:
             parts = (part.removesuffix("-") + "-" for part in _parts(text))
             changes += [parse_taint_change(_with_effect(part, effect)) for part in parts]
+    values: dict[tuple[str, Effect], str] = {}
     for taint in _set(changes):
+        if values.setdefault((taint.key, taint.effect), taint.value) != taint.value:
+            raise Invalid(f"taint {taint.key!r} is given twice; give it once, for example '{taint}'")
         if any(gone.removes and gone.key == taint.key and gone.effect in (None, taint.effect) for gone in changes):
             raise Invalid(f"taint {taint} is set and removed at once; say what is to hold, for example '{taint.key}-'")
     return changes
@@ -299,16 +302,12 @@ def taint(
             for each in dict.fromkeys(taint.effect for taint in wanted):
                 pairs = {taint.key: taint.value for taint in wanted if taint.effect is each}
                 api.taint(view.id, pairs, each, for_s=for_s, owner=owner, until_job=until_job)
-            for change in removals:
-                api.untaint(view.id, [change.key] if change.value is None else _pair(change), change.effect)
             gone = [taint for taint in view.taints if any(change.matches(taint) for change in removals)]
+            for each in dict.fromkeys(taint.effect for taint in gone):
+                api.untaint(view.id, {taint.key: taint.value for taint in gone if taint.effect is each}, each)
             ends = ending(None if for_s is None else f"for {time_text(for_s)}", until_job, owner)
             _tell(view, [_listed("tainted", wanted) + ends if wanted else "", _listed("no longer tainted", gone)])
     return 0
-
-
-def _pair(change: TaintChange) -> dict[str, str]:
-    return {change.key: change.value or ""}
 
 
 def _check_taints(view: NodeView, wanted: Sequence[Taint], removals: Sequence[TaintChange], may_change: bool) -> None:
@@ -465,7 +464,7 @@ def events(after: int, as_json: bool, address: str | None) -> int:
 @click.command(short_help="Show it all on five Ray nodes on this machine.")
 def demo() -> int:
     """Start five labelled and tainted Ray nodes on this machine, place work with every kind of rule, and show where
-    each piece went, what waits and why. It takes about a minute and leaves nothing behind, also after Ctrl-C.
+    each piece went, what waits and why. It takes half a minute and leaves nothing behind, also after Ctrl-C.
 
     \b
     Example:

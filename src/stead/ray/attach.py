@@ -84,6 +84,7 @@ class Connection:
             self.controller.introduce.remote([wish])
         if wait:
             self.ask("settled")
+            time.sleep(SYNC_S)
         return self.page()
 
     def prepare_group(self, wish: Wish) -> None:

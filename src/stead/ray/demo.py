@@ -231,7 +231,7 @@ def _progress(console: Console, steps: int) -> Iterator[Callable[[str], None]]:
     """Tells each step: a bar on a terminal, a line with the seconds so far in a pipe."""
     if not console.is_terminal:
         began = time.monotonic()
-        yield lambda text: console.print(f"{time.monotonic() - began:4.0f} s  {text}", soft_wrap=True)
+        yield lambda text: console.print(f"{time.monotonic() - began:4.0f} s  {text}", soft_wrap=True, markup=False)
         return
     columns = (SpinnerColumn(), BarColumn(24), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as progress:

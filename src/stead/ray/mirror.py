@@ -1,78 +1,171 @@
 """Telling Ray's autoscaler what waits, in words it knows.
 
-Rule: only demands that any new node of the right size could serve are told. Ray's autoscaler knows the resources that
-node types declare, and passes are none of them, so it takes all work that carries one for hopeless. Where a pass asks
-for nothing but tolerations, the same demand without the pass is made the cluster's resource request (Ray has one for
-the whole cluster), beside what is in use; when nothing waits any more, the request is taken back.
+Rule: only demands that a new node could serve are told, and nothing told ever takes a place for good. Ray's autoscaler
+knows the resources that node types declare, and passes are none of them, so it takes all work that carries one for
+hopeless. The same demand without its pass is therefore asked for once more, as a placement group of one bundle that
+only a node not known yet may hold. When a node has joined, all such groups are gone before what waits is counted anew.
+
+Groups, and not Ray's resource request: there is one request for the whole cluster, which Ray Data writes too, and the
+autoscaler refuses all of it as soon as one bundle is more than it may launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
 
 import ray
-from ray.autoscaler.sdk import request_resources
+from ray.autoscaler.v2.utils import is_autoscaler_v2
 
-from stead.labelling import ANYWHERE
+from stead.labelling import Requirement, Selector
 from stead.ray.cluster import real_amounts
 from stead.ray.compile import Pass
 from stead.ray.page import read_name
-from stead.ray.tables import PendingRow, Status
+from stead.ray.tables import NodeRow, PendingRow, Status
 
-BUNDLES_MAX = 1000
-_NOT_ASKED_FOR = frozenset({"object_store_memory"})
+WANTED_MAX = 64
+"""So many pieces of work are told at once, shared among their kinds; the next ones when these have their nodes."""
+
+NODE_ID = "ray.io/node-id"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one piece of waiting work needs of a new node: amounts, and labels in Ray's own words."""
+
+    amounts: tuple[tuple[str, float], ...]
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Told(Protocol):
+    """What the autoscaler has been told."""
+
+    def add(self, wanted: Wanted, but: Iterable[str]) -> None:
+        """Ask for one more, on any node but these."""
+
+    def take_back(self, wanted: Wanted) -> None:
+        """Ask for one less."""
+
+    def standing(self) -> Counter[Wanted]: ...
 
 
 class Mirror:
-    def __init__(self, rule_of: Callable[[Mapping[str, float]], Pass]) -> None:
-        self._rule_of = rule_of
-        self._told: Any = None
+    def __init__(
+        self,
+        rule_of: Callable[[Mapping[str, float]], Pass],
+        told: Told | None = None,
+        is_listened_to: Callable[[], bool] = is_autoscaler_v2,
+    ) -> None:
+        self._rule_of, self._is_listened_to = rule_of, is_listened_to
+        self._told: Told = told or WantedGroups()
+        self._known: set[str] = set()
 
     def tell(self, status: Status) -> None:
-        """Make the request fit what waits now. Does nothing where no autoscaler could launch a node."""
-        waiting = [row for row in status.pending if self._any_node_would_do(row)]
-        if not waiting and self._told is None:
-            return
-        if waiting and not self._has_node_types():
-            return
-        wanted = self._bundles(status, waiting) if waiting else None
-        if wanted == self._told:
-            return
-        bundles, selectors = wanted or ([], [])
-        request_resources(bundles=bundles, bundle_label_selectors=selectors)
-        self._told = wanted
+        """Make what is told fit what waits now. Does nothing where no autoscaler listens."""
+        joined, self._known = status.nodes.keys() - self._known, set(status.nodes)
+        # A node that has just joined is to take what waits first, before more nodes are asked for.
+        wanted = Counter[Wanted]() if joined else self._wanted(status)
+        standing = self._told.standing()
+        for gone in (standing - wanted).elements():
+            self._told.take_back(gone)
+        if wanted and self._is_listened_to():
+            for missing in (wanted - standing).elements():
+                self._told.add(missing, sorted(self._known))
 
-    def _any_node_would_do(self, row: PendingRow) -> bool:
-        carries_pass = any(read_name(name) for name in row.resources)
-        return carries_pass and self._rule_of(row.resources).selector == ANYWHERE
+    def _wanted(self, status: Status) -> Counter[Wanted]:
+        """What waits, could run on a new node and does not fit what is free now."""
+        free = [(node, dict(node.available)) for node in status.nodes.values() if not node.draining]
+        kinds = Counter[Wanted]()
+        for row in status.pending:
+            kind = self._kind(row)
+            left = row.count
+            for node, amounts in free if kind else ():
+                while left and kind and _takes(node, amounts, row, kind):
+                    left -= 1
+                    for name, amount in row.resources.items():
+                        amounts[name] -= amount
+            if kind and left:
+                kinds[kind] += left
+        share = max(1, WANTED_MAX // max(1, len(kinds)))
+        return Counter({kind: min(left, share) for kind, left in list(kinds.items())[:WANTED_MAX]})
 
-    def _has_node_types(self) -> bool:
-        config = ray._private.state.state.get_cluster_config()
-        return config is not None and any(group.max_count for group in config.node_group_configs)
-
-    def _bundles(
-        self, status: Status, waiting: list[PendingRow]
-    ) -> tuple[list[dict[str, float]], list[dict[str, str]]]:
-        """What is in use on each node, which Ray would otherwise take for free, and what waits."""
-        bundles: list[dict[str, float]] = []
-        for node in status.nodes.values():
-            total, free = _asked(node.total), _asked(node.available)
-            used = {name: round(total[name] - free.get(name, 0.0), 4) for name in total}
-            bundles.append({name: amount for name, amount in used.items() if amount > 0})
-        bundles = [bundle for bundle in bundles if bundle]
-        selectors: list[dict[str, str]] = [{} for _ in bundles]
-        for row in waiting:
-            labels = {
-                key: f"{'' if among else '!'}in({','.join(values)})"
-                for key, among, values in row.labels
-                if key != "ray.io/node-id"
-            }
-            for _ in range(min(row.count, BUNDLES_MAX - len(bundles))):
-                bundles.append(_asked(row.resources))
-                selectors.append(labels)
-        return bundles, selectors
+    def _kind(self, row: PendingRow) -> Wanted | None:
+        """The row without its pass; None where there is none, or its rules are more than Ray can say."""
+        if not any(read_name(name) for name in row.resources):
+            return None
+        ruled = _in_rays_words(self._rule_of(row.resources).selector)
+        if ruled is None:
+            return None
+        # Node ids are how preferred nodes are told to Ray, and no new node is among them.
+        native = {key: _words(among, values) for key, among, values in row.labels if key != NODE_ID}
+        if any(native.get(key, words) != words for key, words in ruled.items()):
+            return None
+        return Wanted(tuple(sorted(real_amounts(row.resources).items())), tuple(sorted({**native, **ruled}.items())))
 
 
-def _asked(amounts: Mapping[str, float]) -> dict[str, float]:
-    return {name: amount for name, amount in real_amounts(amounts).items() if name not in _NOT_ASKED_FOR}
+def _takes(node: NodeRow, free: Mapping[str, float], row: PendingRow, kind: Wanted) -> bool:
+    """Whether a node has room for a piece of work, its pass included; Ray has only not looked again yet."""
+    fits = all(free.get(name, 0.0) >= amount for name, amount in row.resources.items())
+    native = {key for key, _, _ in row.labels} & {key for key, _ in kind.labels}
+    return fits and all(
+        (node.labels.get(key) in values) == among for key, among, values in row.labels if key in native
+    )
+
+
+def _in_rays_words(selector: Selector) -> dict[str, str] | None:
+    """A selector as Ray's: one condition for each key, all of which hold."""
+    if len(selector.terms) != 1:
+        return None
+    said = {each.key: _condition(each) for each in selector.terms[0]}
+    if len(said) < len(selector.terms[0]) or not all(said.values()):
+        return None
+    return {key: words for key, words in said.items() if words}
+
+
+def _condition(rule: Requirement) -> str | None:
+    """Ray's negation holds on nodes without the key, and it has no word for a key that is merely there."""
+    if rule.greater is not None or rule.less is not None or rule.complement != rule.absent or not rule.values:
+        return None
+    return _words(not rule.complement, rule.values)
+
+
+def _words(among: bool, values: Iterable[str]) -> str:
+    return f"{'' if among else '!'}in({','.join(sorted(values))})"
+
+
+class WantedGroups:
+    """Demands as placement groups: no process, and gone with the controller, or with the one after it."""
+
+    NAME = "stead-wanted"
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[Wanted, Any]] = []
+        self._numbers = count()
+        self._is_clean = False
+
+    def add(self, wanted: Wanted, but: Iterable[str]) -> None:
+        labels = {**dict(wanted.labels), NODE_ID: _words(False, but)}
+        group = ray.util.placement_group(
+            [dict(wanted.amounts)], name=f"{self.NAME}/{next(self._numbers)}", bundle_label_selector=[labels]
+        )
+        self._groups.append((wanted, group))
+
+    def take_back(self, wanted: Wanted) -> None:
+        found = next(entry for entry in self._groups if entry[0] == wanted)
+        self._groups.remove(found)
+        ray.util.remove_placement_group(found[1])
+
+    def standing(self) -> Counter[Wanted]:
+        if not self._is_clean:
+            self._remove_left_over()
+            self._is_clean = True
+        return Counter(wanted for wanted, _ in self._groups)
+
+    def _remove_left_over(self) -> None:
+        """Of a controller before this one, that was killed."""
+        for row in (ray.util.placement_group_table() or {}).values():
+            if row["name"].startswith(f"{self.NAME}/") and row["state"] != "REMOVED":
+                ray.util.remove_placement_group(ray.util.get_placement_group(row["name"]))

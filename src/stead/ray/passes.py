@@ -104,6 +104,8 @@ class Passes:
         losing = self._losing(seen, allowed)
         granted = self._grant(seen, allowed)
         moved, shown = self._move_on(seen, allowed, losing)
+        if thorough:
+            granted += [place for place, (amount, _) in self._asserted.items() if amount == FULL]
         if (granted or moved) and (losing or shown or thorough):
             self._await(granted + moved + shown, heard=bool(losing))
         self._plugs.add(sorted({*losing, *shown} - self._plugs.placed()))

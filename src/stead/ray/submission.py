@@ -507,13 +507,13 @@ def _end_leases(worker: Any) -> None:
     functions = worker.function_actor_manager
     plain = functions.get_execution_info
 
-    def get_execution_info(job_id: Any, descriptor: Any) -> Any:
+    def executed(job_id: Any, descriptor: Any) -> Any:
         found = plain(job_id, descriptor)
         if isinstance(found, _Executed) or not worker.actor_id.is_nil():
             return found
         return _Executed(found, worker)
 
-    functions.get_execution_info = get_execution_info
+    functions.get_execution_info = executed
 
 
 def _obey_evictions(worker: Any) -> None:

@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 import ray
 
 import stead
 
 
-@ray.remote
-def where() -> str:
+def _where() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-@ray.remote
-def nested() -> list[str]:
+def _nested() -> list[str]:
     return [str(id) for id in ray.get([where.remote() for _ in range(3)])]
 
 
-@ray.remote
-class Actor:
+class _Actor:
     def where(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
+
+
+where: Any = ray.remote(_where)
+nested: Any = ray.remote(_nested)
+Actor: Any = ray.remote(_Actor)
 
 
 def main() -> None:

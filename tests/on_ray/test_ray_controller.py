@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,23 @@ from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 from stead.ray.passes import FULL
 
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+
 TWO_NODES = [{"num_cpus": 2}, {"num_cpus": 2, "labels": {"zone": "a"}}]
 
 
-@ray.remote
-def where(seconds: float = 0.0) -> str:
-    time.sleep(seconds)  # stands for work
+def _where(seconds: float = 0.0) -> str:
+    threading.Event().wait(seconds)  # stands for work
     return str(ray.get_runtime_context().get_node_id())
 
 
-@ray.remote
-class Actor:
+class _Actor:
     def where(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
+
+
+where: Any = ray.remote(_where)
+Actor: Any = ray.remote(_Actor)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +150,7 @@ class TestNames:
         for shape in range(30):
             ray.get(where.options(label_selector={f"other-{shape}": "!x"}).remote())
         wait_for(lambda: name not in ray.cluster_resources(), 60, "the unused name went")
-        late = ray.remote(where._function).options(resources={name: 0.0001})
+        late = ray.remote(_where).options(resources={name: 0.0001})
         assert ray.get(late.remote(), timeout=60) in ids
 
     def test_every_name_of_ours_has_one_prefix(self, cluster: LocalCluster) -> None:
@@ -200,12 +204,12 @@ class TestCapacityOfOthers:
     def test_what_others_use_is_seen(self, ids: list[str]) -> None:
         """Two plain tasks that stead was never told of hold the two CPUs of a node."""
         script = (
-            "import ray, sys, time\n"
+            "import ray, sys, threading\n"
             "ray.init(address=sys.argv[1], log_to_driver=False)\n"
             "pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(sys.argv[2], soft=False)\n"
-            "hold = ray.remote(num_cpus=2)(lambda: time.sleep(600)).options(scheduling_strategy=pin).remote()\n"
+            "hold = ray.remote(num_cpus=2, scheduling_strategy=pin)(lambda: threading.Event().wait(600)).remote()\n"
             "print('holding', flush=True)\n"
-            "time.sleep(600)\n"
+            "threading.Event().wait()\n"
         )
         address = ray.get_runtime_context().gcs_address
         other = subprocess.Popen([sys.executable, "-c", script, address, ids[1]], stdout=subprocess.PIPE)
