@@ -21,6 +21,7 @@ from stead.journal import Journal, Superseded
 from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 from stead.ray.passes import FULL
+from stead.ray.submission import check_ray
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -231,21 +232,33 @@ class TestCapacityOfOthers:
             ray.cancel(ref)
 
 
-@pytest.mark.parametrize("variable", ["STEAD_NO_GRANTS", "STEAD_AGENTS"])
-def test_rules_hold_without_grants_and_through_agents(cluster_of: ClusterOf, variable: str, tmp_path: Path) -> None:
-    """Where Ray cannot change a node's resources stead says so and places by what it knows at submission; and where
-    nodes are on other machines an agent on each writes their page."""
-    value = {"STEAD_NO_GRANTS": "1", "STEAD_AGENTS": "all"}[variable]
-    cluster = cluster_of(TWO_NODES, environment={variable: value})
+WITHOUT_GRANTS = {"STEAD_NO_GRANTS": "1"}
+THROUGH_AGENTS = {"STEAD_AGENTS": "all"}
+WITH_A_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef"}
+
+
+@pytest.mark.parametrize(
+    "variables", [WITHOUT_GRANTS, THROUGH_AGENTS, WITH_A_TOKEN], ids=lambda given: next(iter(given))
+)
+def test_rules_hold_without_grants_and_through_agents_and_with_a_token(
+    cluster_of: ClusterOf, variables: dict[str, str]
+) -> None:
+    """Where Ray cannot change a node's resources stead says so and places by what it knows at submission; where nodes
+    are on other machines an agent on each writes their page; and Ray's own token is honoured."""
+    cluster = cluster_of(TWO_NODES, environment=variables)
     driver = Path(__file__).parent / "drivers" / "rules_hold.py"
-    environment = {**os.environ, "STEAD_EXPECT_WARNING": "1" if variable == "STEAD_NO_GRANTS" else ""}
+    environment = {**os.environ, "STEAD_EXPECT_WARNING": "1" if variables is WITHOUT_GRANTS else ""}
+    if variables is WITH_A_TOKEN:
+        environment.update(variables)
     done = subprocess.run(
         [sys.executable, driver, cluster.address, *(node.node_id for node in cluster.nodes)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all good" in done.stdout
+
+
+def test_another_version_of_ray_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "__version__", "2.59.0")
+    with pytest.raises(stead.Unsupported, match=r"stead supports Ray 2\.60, but this is Ray 2\.59\.0"):
+        check_ray()

@@ -41,6 +41,7 @@ from stead.ray.agents import Pages
 from stead.ray.book import Book, Event, TaintEnd, Timed
 from stead.ray.cluster import RayCluster, in_use, real_amounts, static_labels
 from stead.ray.compile import Pass, Wish
+from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
 from stead.ray.page import FOLDER, Page, read_name
@@ -49,7 +50,7 @@ from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.tables import ActorRow, Status, Tables
 from stead.resources import Resources
 from stead.selectors import intersection, parse_label_selector
-from stead.taints import TOLERATE_ALL, Effect, Taint, stay_under
+from stead.taints import TOLERATE_ALL, Effect, Taint
 
 NAME, NAMESPACE = "stead-controller", "stead"
 ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
@@ -146,6 +147,7 @@ class ControllerActor:
         self._page = replace(self._page, count=self._pages.last_count)
         self._deadlines = Deadlines(self._book, self._tables, self.why)
         self._waiting = WaitingWork(self._book, self.rule_of)
+        self._evictions = Evictions(self._book, self._tables)
         self._mirror, self._mirrored = Mirror(self.rule_of), 0.0
         self._unsettled = 0
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
@@ -173,6 +175,7 @@ class ControllerActor:
             self._write_down_passes()
             self._waiting.look(status, self._engine.fork())
             self._deadlines.mind_orphans()
+            self._evictions.carry_out(self._page.evict)
             self._mirror_demand(status)
         except BaseException as error:
             for change in changes:
@@ -245,7 +248,7 @@ class ControllerActor:
             rare={rare_resource(rare): rare for rare in self._cluster.rare},
             tainted={**drained, **tainted},
             away=away,
-            evict=self._evictions(),
+            evict=self._evictions.due(self._engine, self._passes.issued.values()),
         )
 
     def _all_wishes(self) -> dict[str, Wish]:
@@ -262,26 +265,6 @@ class ControllerActor:
         if len(tiers) < 2:
             return []
         return [list(tier[:TIER_NODES_MAX]) for tier in tiers[: TIERS_MAX - 1]]
-
-    def _evictions(self) -> dict[str, dict[str, float]]:
-        """By node and name, the moment at which a no-execute taint ends what holds the name."""
-        since = {(end.node, end.key, end.effect): end.since for end in self._book.taint_ends()}
-        found: dict[str, dict[str, float]] = {}
-        for id, node in self._engine.nodes.items():
-            for taint in node.taints:
-                if taint.effect is not Effect.NO_EXECUTE:
-                    continue
-                at = since.get((id, taint.key, taint.effect))
-                if at is None:
-                    at = time.time()
-                    self._book.keep_taint(TaintEnd(id, taint.key, taint.effect, at))
-                for issued in self._passes.issued.values():
-                    stay = stay_under(taint, issued.rule.tolerations)
-                    for name in issued.names if stay is not None else ():
-                        assert stay is not None
-                        names = found.setdefault(id, {})
-                        names[name] = min(names.get(name, at + stay), at + stay)
-        return found
 
     # -- ends of taints
 

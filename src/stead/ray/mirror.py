@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import ray
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
-from stead.labelling import Requirement, Selector
+from stead.labelling import IDENTITY_KEYS, Requirement, Selector
 from stead.ray.cluster import real_amounts
 from stead.ray.compile import Pass
 from stead.ray.page import read_name
@@ -28,6 +28,9 @@ from stead.ray.tables import NodeRow, PendingRow, Status
 
 WANTED_MAX = 64
 """So many pieces of work are told at once, shared among their kinds; the next ones when these have their nodes."""
+
+ANY_ROOM = (("CPU", 0.0001),)
+"""What work that holds nothing needs of a new node: a bundle cannot be empty."""
 
 NODE_ID = "ray.io/node-id"
 
@@ -103,16 +106,15 @@ class Mirror:
         native = {key: _words(among, values) for key, among, values in row.labels if key != NODE_ID}
         if any(native.get(key, words) != words for key, words in ruled.items()):
             return None
-        return Wanted(tuple(sorted(real_amounts(row.resources).items())), tuple(sorted({**native, **ruled}.items())))
+        amounts = {name: amount for name, amount in real_amounts(row.resources).items() if amount}
+        return Wanted(tuple(sorted(amounts.items())) or ANY_ROOM, tuple(sorted({**native, **ruled}.items())))
 
 
 def _takes(node: NodeRow, free: Mapping[str, float], row: PendingRow, kind: Wanted) -> bool:
     """Whether a node has room for a piece of work, its pass included; Ray has only not looked again yet."""
     fits = all(free.get(name, 0.0) >= amount for name, amount in row.resources.items())
     native = {key for key, _, _ in row.labels} & {key for key, _ in kind.labels}
-    return fits and all(
-        (node.labels.get(key) in values) == among for key, among, values in row.labels if key in native
-    )
+    return fits and all((node.labels.get(key) in values) == among for key, among, values in row.labels if key in native)
 
 
 def _in_rays_words(selector: Selector) -> dict[str, str] | None:
@@ -127,7 +129,9 @@ def _in_rays_words(selector: Selector) -> dict[str, str] | None:
 
 def _condition(rule: Requirement) -> str | None:
     """Ray's negation holds on nodes without the key, and it has no word for a key that is merely there."""
-    if rule.greater is not None or rule.less is not None or rule.complement != rule.absent or not rule.values:
+    if rule.key in IDENTITY_KEYS or rule.greater is not None or rule.less is not None:
+        return None
+    if rule.complement != rule.absent or not rule.values or "" in rule.values:
         return None
     return _words(not rule.complement, rule.values)
 

@@ -67,7 +67,8 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._counter = folder / "count"
 
     def write(self, page: Page) -> None:
