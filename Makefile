@@ -8,10 +8,10 @@ DOCS_INSTALLED := $(VENV)/.installed-docs
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format coverage golden bench soak mutants docs clean
+.PHONY: help setup demo demo-sim test check format coverage golden bench soak mutants docs clean
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("stead needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -27,7 +27,10 @@ $(DOCS_INSTALLED): pyproject.toml | $(INSTALLED)
 
 setup: $(INSTALLED) ## create .venv and install stead with its tools
 
-demo: $(INSTALLED) ## place the work of scenarios/demo.yaml on six simulated nodes and say why the rest waits
+demo: $(INSTALLED) ## five real Ray nodes on this machine, work with every kind of rule, and why the rest waits
+	$(BIN)/stead demo
+
+demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/demo.yaml on six simulated nodes
 	$(BIN)/stead sim scenarios/demo.yaml
 
 test: $(INSTALLED) ## run the tests

@@ -1,25 +1,29 @@
 """Every example in the documentation runs, and prints what the page says it prints.
 
 On one page: ``python`` blocks share a namespace, and a ``text`` block right after one is its exact output;
-``yaml`` blocks load as scenarios and are files when their first line is ``# file: name.yaml``; in
-``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands
-of the Makefile and installers.
+``yaml`` blocks load as scenarios and are files when their first line is ``# file: name.yaml``;
+``cluster.yaml`` is the Ray cluster that the rest of the page runs on, one for all pages, and a page leaves it as
+it was; in ``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name
+commands: of the Makefile, of stead, and installers.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
-from stead.cli import main
+from stead.cli import main, stead
 from stead.sim.scenario import parse
 
 ROOT = Path(__file__).parent.parent
@@ -82,12 +86,54 @@ def check_shell(body: str) -> None:
         words = shlex.split(line, comments=True)
         if words and words[0] == "make":
             assert re.search(rf"^{words[-1]}:", makefile, re.MULTILINE), f"the Makefile has no {words[-1]!r}"
+        elif words and words[0] == "stead":
+            stead.commands[words[1]].make_context(words[1], words[2:])
+        elif words and words[0] == "export":
+            assert callable(resolve_name(words[1].partition("=")[2])), f"{line!r} names nothing"
         else:
             assert not words or words[0] in {"pip", "git", "cd"}, f"{line!r} is not checked by anything"
 
 
+@pytest.fixture(scope="module")
+def address_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], str]]:
+    """The address of the one cluster of all pages, started by the first page that shows its file."""
+    started: dict[str, Any] = {}
+
+    def start(file: Path) -> str:
+        pytest.importorskip("ray")
+        from stead.ray.local import LocalCluster, read_cluster_file
+
+        text = file.read_text(encoding="utf-8")
+        assert text in started or not started, "all pages show the same cluster.yaml, so that one cluster serves them"
+        if text not in started:
+            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+            for name in [name for name in os.environ if name.startswith(("RAY_", "__RAY_", "STEAD_"))]:
+                patch.delenv(name)
+            started[text] = LocalCluster(*read_cluster_file(file))
+        return str(started[text].address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        yield start
+        for cluster in started.values():
+            cluster.close()
+
+
+@pytest.fixture
+def detached() -> Iterator[None]:
+    """A page that has attached itself to a cluster is detached after it."""
+    yield
+    ray = sys.modules.get("ray")
+    if ray and ray.is_initialized():
+        ray.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("detached")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_of_the_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address_of: Callable[[Path], str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     names: dict[str, Any] = {"__name__": "__docs__"}
@@ -100,9 +146,13 @@ def test_every_block_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: p
             case "text" if block.follows:
                 assert printed.strip("\n") == block.body.strip("\n"), f"{where}: the example prints something else"
             case "yaml":
-                parse(block.body)
-                if found := re.match(r"# file: (\S+)\n", block.body):
+                found = re.match(r"# file: (\S+)\n", block.body)
+                if found:
                     (tmp_path / found[1]).write_text(block.body, encoding="utf-8")
+                if found and found[1] == "cluster.yaml":
+                    monkeypatch.setenv("RAY_ADDRESS", address_of(tmp_path / "cluster.yaml"))
+                else:
+                    parse(block.body)
             case "console":
                 check_console(block.body)
             case "sh":

@@ -109,10 +109,6 @@ class Connection:
         alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         return not alive.isdisjoint(node_ids)
 
-    @staticmethod
-    def now() -> float:
-        return time.time()
-
     # -- what was submitted
 
     def remember(self, ref: Any, asked: Route, resources: Mapping[str, float]) -> None:
@@ -151,10 +147,18 @@ class Connection:
     def report_started(self, task_id: str) -> None:
         self.controller.started.remote([task_id])
 
-    def report_evicted(self, name: str) -> None:
+    def work_id(self) -> bytes:
+        """In a worker: the id of its actor, or of the task that runs or ran last."""
         actor = self.core.get_actor_id()
-        id = actor.hex() if not actor.is_nil() else self.running.hex() if self.running else "a worker"
-        ray.wait([self.controller.evicted.remote(id, self.node_id, name)], timeout=1.0)
+        if not actor.is_nil():
+            return bytes(actor.binary())
+        return bytes(self.running.binary()) if self.running else b""
+
+    def report_leaving(self, name: str) -> None:
+        ray.wait([self.controller.leaving.remote(self.node_id, name)], timeout=0.2)
+
+    def report_evicted(self, name: str) -> None:
+        ray.wait([self.controller.evicted.remote(self.work_id().hex(), self.node_id, name)], timeout=1.0)
 
 
 class Deadlines:

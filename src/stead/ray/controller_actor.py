@@ -56,6 +56,7 @@ NAME, NAMESPACE = "stead-controller", "stead"
 ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
 PLAIN = Pass()
 ANY = (TOLERATE_ALL,)
+SQUEEZERS = 3
 TIERS_MAX, TIER_NODES_MAX = 8, 128
 DRAINED = "node.stead.io/drained"
 """The key of the no-execute taint by which a drain evicts."""
@@ -200,7 +201,7 @@ class ControllerActor:
             for key, issued in self._passes.issued.items():
                 if self._dirty or key not in self._allowed:
                     self._allowed[key] = self._nodes_for(issued.rule)
-            for key in self._passes.retire(status, self._allowed, keep={PLAIN.key}):
+            for key in self._passes.retire(status, self._allowed, {PLAIN.key}, self._tables.names_of_waiting_actors):
                 del self._allowed[key]
                 self._wishes = {each: wish for each, wish in self._wishes.items() if wish.admits.key != key}
                 self._dirty = True
@@ -528,11 +529,18 @@ class ControllerActor:
         return found.refused if found else None
 
     def evicted(self, id: str, node: str, name: str) -> None:
-        """A worker says that it ends itself, because a no-execute taint says so."""
+        """A worker says that it is about to end itself, because a no-execute taint says so."""
         with self._lock:
             known = self._engine.nodes.get(node)
             taints = [str(taint) for taint in known.taints if taint.effect is Effect.NO_EXECUTE] if known else []
         self._book.add_event(time.time(), "evicted", id, f"ended on node {node}: tainted {', '.join(taints)}")
+        self.leaving(node, name)
+
+    def leaving(self, node: str, name: str) -> None:
+        """A worker says that it leaves a node that its name was withdrawn from."""
+        if node not in self._allowed.get((read_name(name) or ("", 0))[0], ()):
+            for _ in range(SQUEEZERS):
+                threading.Thread(target=self._passes.squeeze, args=(node, name), daemon=True).start()
 
     def _node(self, said: str) -> Node:
         """The node someone means: by id, by the beginning of an id, by ip or by name."""

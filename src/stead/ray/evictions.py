@@ -18,18 +18,19 @@ from stead.ray.passes import GroupPlugs, Issued
 from stead.ray.tables import Tables
 from stead.taints import Effect, stay_under
 
-Due = Mapping[str, Mapping[str, float]]
-"""By node and by name of a pass, the moment at which what holds it has to go."""
+Due = Mapping[str, Mapping[str, tuple[float, float]]]
+"""By node and by name of a pass: since when it is so, and how many seconds what holds the name may stay from then on,
+or from its own start if that was later."""
 
 
 class Evictions:
     def __init__(self, book: Book, tables: Tables) -> None:
         self._book, self._tables = book, tables
 
-    def due(self, engine: Engine, issued: Iterable[Issued]) -> dict[str, dict[str, float]]:
+    def due(self, engine: Engine, issued: Iterable[Issued]) -> dict[str, dict[str, tuple[float, float]]]:
         since = {(end.node, end.key, end.effect): end.since for end in self._book.taint_ends()}
         passes = list(issued)
-        found: dict[str, dict[str, float]] = {}
+        found: dict[str, dict[str, tuple[float, float]]] = {}
         for id, node in engine.nodes.items():
             for taint in node.taints:
                 if taint.effect is not Effect.NO_EXECUTE:
@@ -42,13 +43,14 @@ class Evictions:
                     stay = stay_under(taint, each.rule.tolerations)
                     if stay is not None:
                         names = found.setdefault(id, {})
-                        names.update({name: min(names.get(name, at + stay), at + stay) for name in each.names})
+                        for name in each.names:
+                            names[name] = min(names.get(name, (at, stay)), (at, stay), key=sum)
         return found
 
     def carry_out(self, due: Due) -> None:
         """Remove the groups that have a bundle where it may not be any more."""
         now = time.time()
-        over = {node: {name for name, at in names.items() if at <= now} for node, names in due.items()}
+        over = {node: {name for name, stay in names.items() if sum(stay) <= now} for node, names in due.items()}
         if not any(over.values()):
             return
         for name, group in self._tables.groups().items():

@@ -38,7 +38,8 @@ class Page:
     rare: Mapping[str, str] = field(default_factory=dict)  # resource -> the name its taint carries
     tainted: Mapping[str, str] = field(default_factory=dict)  # node id -> its taints, in words
     away: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names withdrawn there
-    evict: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # node id -> name -> when to end its tasks
+    # node id -> name -> since when, and for how many seconds, what holds the name may stay
+    evict: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     session: str = ""  # the controller's, to find it
 
     def name(self, key: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ OLD_S = 10.0
 
 SYNC_S = 0.15
 """How long raylets take to hear of each other's grants: one period of Ray's resource sync, and a half."""
+
+SQUEEZE_S = 0.6
 
 TRIES_MAX = 3
 """How often a plug is tried, at five seconds each; a node that takes none is on its way out."""
@@ -253,31 +256,50 @@ class Passes:
                     working.add(name)
         return working
 
-    def retire(self, status: Status, allowed: Mapping[str, set[str]], keep: set[str]) -> list[str]:
+    def retire(
+        self, status: Status, allowed: Mapping[str, set[str]], keep: set[str], carried: Callable[[], set[str]]
+    ) -> list[str]:
         """Take away what nobody uses: old names after a while; whole passes once there are many, or when they would
         have to be withdrawn somewhere. What still carries such a name, say a task that is done again, brings it back.
-        Returns the keys of the passes that went."""
-        now, unused = time.monotonic(), list[str]()
-        for key, issued in self.issued.items():
-            for generation in sorted(issued.generations - {issued.current}):
-                if now - self._used_at.setdefault(pass_name(key, generation), now) > OLD_S:
-                    issued.generations.discard(generation)
-                    unused.append(pass_name(key, generation))
-        last = {
-            key: max(self._used_at.setdefault(name, now) for name in each.names) for key, each in self.issued.items()
-        }
-        for key, issued in self.issued.items():
-            if issued.everywhere and now - last[key] > OLD_S:  # a plug keeps its node from being idle
-                issued.everywhere = False
-                self._hide(status, issued)
-        idle = [key for key in sorted(last, key=last.__getitem__) if now - last[key] > IDLE_S and key not in keep]
-        lost = {found[0] for _, name in self._losing(self._amounts(status), allowed) if (found := read_name(name))}
-        gone = [key for index, key in enumerate(idle) if key in lost or index < len(last) - PASSES_MAX]
+        `carried` are names of work that waits without showing in Ray's demands; it is asked only if need be. Returns
+        the keys of the passes that went."""
+        old, hidden, gone = self._unused(status, allowed, keep)
+        if not old and not hidden and not gone:
+            return []
+        for name in carried():
+            self._used_at[name] = time.monotonic()
+        old, hidden, gone = self._unused(status, allowed, keep)
+        for key in hidden:
+            self.issued[key].everywhere = False
+            self._hide(status, self.issued[key])
+        for key, generation in old:
+            self.issued[key].generations.discard(generation)
+        names = [pass_name(key, generation) for key, generation in old]
         for key in gone:
-            unused += self.issued.pop(key).names
-        if unused:
-            self._take_away(status, unused)
+            names += self.issued.pop(key).names
+        self._take_away(status, names)
         return gone
+
+    def _unused(
+        self, status: Status, allowed: Mapping[str, set[str]], keep: set[str]
+    ) -> tuple[list[tuple[str, int]], list[str], list[str]]:
+        """What could go: old names, passes that need not be shown everywhere any more, whole passes."""
+        now = time.monotonic()
+        rest = {name: now - self._used_at.setdefault(name, now) for each in self.issued.values() for name in each.names}
+        old = [
+            (key, generation)
+            for key, issued in self.issued.items()
+            for generation in sorted(issued.generations - {issued.current})
+            if rest[pass_name(key, generation)] > OLD_S
+        ]
+        rests = {key: min(rest[name] for name in issued.names) for key, issued in self.issued.items()}
+        # A plug keeps its node from being idle.
+        hidden = [key for key, issued in self.issued.items() if issued.everywhere and rests[key] > OLD_S]
+        idle = [key for key in sorted(rests, key=rests.__getitem__, reverse=True) if rests[key] > IDLE_S]
+        lost = {found[0] for _, name in self._losing(self._amounts(status), allowed) if (found := read_name(name))}
+        spare = len(rests) - PASSES_MAX
+        gone = [key for index, key in enumerate(idle) if key not in keep and (key in lost or index < spare)]
+        return old, hidden, gone
 
     def _hide(self, status: Status, issued: Issued) -> None:
         """Undo showing: away with the plugs, and with what they held."""
@@ -295,6 +317,15 @@ class Passes:
                 self._set(node.id, there)
         for name in names:
             self._used_at.pop(name, None)
+
+    def squeeze(self, node_id: str, name: str) -> None:
+        """Work that holds a withdrawn name is about to end: take what it frees before its raylet gives it to the next
+        in its queue. The raylet would need a few milliseconds; so try again and again for a while."""
+        if self._grants is not None:
+            end = time.monotonic() + SQUEEZE_S
+            while time.monotonic() < end:
+                with suppress(RuntimeError, ValueError, ray.exceptions.RayError):
+                    self._grants.set(node_id, {name: ONE})
 
     def grant_timed(self, status: Status) -> None:
         """The mark of work with a deadline, on every node."""

@@ -16,6 +16,7 @@ import logging
 import os
 import random
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import lru_cache, wraps
@@ -475,9 +476,10 @@ class _Executed:
     call: the first tells that work with a deadline has started, the second lets the worker leave as Ray's own limit
     of calls would, once the worker's node has been withdrawn from the work it is leased for."""
 
-    def __init__(self, plain: Any, worker: Any) -> None:
+    def __init__(self, plain: Any, worker: Any, descriptor: Any) -> None:
         self.function_name = plain.function_name
-        self._function, self._max_calls, self._worker = plain.function, plain.max_calls, worker
+        self._function, self._max_calls = plain.function, plain.max_calls
+        self._worker, self._descriptor = worker, descriptor
 
     @property
     def function(self) -> Any:
@@ -491,14 +493,20 @@ class _Executed:
 
     @property
     def max_calls(self) -> int:
-        return 1 if _is_away(self._worker) else int(self._max_calls)
+        if not _must_leave(self._worker):
+            return int(self._max_calls)
+        # Ray counts calls if this is not 0, and lets the worker leave when it is then just as many as were counted.
+        return max(1, int(self._worker.function_actor_manager.get_task_counter(self._descriptor)))
 
 
-def _is_away(worker: Any) -> bool:
+def _must_leave(worker: Any) -> bool:
     try:
         link = connection(worker.core_worker)
         away = link.page().away.get(link.node_id)
-        return bool(away) and not worker.core_worker.resource_ids().keys().isdisjoint(away or ())
+        withdrawn = worker.core_worker.resource_ids().keys() & set(away) if away else ()
+        for name in withdrawn:
+            link.report_leaving(name)
+        return bool(withdrawn)
     except Exception:
         return False
 
@@ -511,23 +519,26 @@ def _end_leases(worker: Any) -> None:
         found = plain(job_id, descriptor)
         if isinstance(found, _Executed) or not worker.actor_id.is_nil():
             return found
-        return _Executed(found, worker)
+        return _Executed(found, worker, descriptor)
 
     functions.get_execution_info = executed
 
 
 def _obey_evictions(worker: Any) -> None:
     """End this worker when a no-execute taint says so."""
-    stop = threading.Event()
-    while not stop.wait(0.5):
+    never, began, work = threading.Event(), time.time(), b""
+    while not never.wait(0.5):
         with contextlib.suppress(Exception):
             link = connection(worker.core_worker)
+            if work != (work := link.work_id()):
+                began = time.time()
             due = link.page().evict.get(link.node_id)
             if due:
-                held = {name for name in worker.core_worker.resource_ids() if name in due}
-                if held and min(due[name] for name in held) <= link.now():
-                    link.report_evicted(min(held))
-                    os._exit(1)
+                for name in worker.core_worker.resource_ids().keys() & due.keys():
+                    since, stay = due[name]
+                    if max(since, began) + stay <= time.time():
+                        link.report_evicted(name)
+                        os._exit(1)
 
 
 # -- quiet

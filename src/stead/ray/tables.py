@@ -84,6 +84,10 @@ class Tables:
         rows = [_actor(raw) for raw in _accessor().get_actor_table(None, None)]
         return [row for row in rows if row.state != "DEAD"]
 
+    def names_of_waiting_actors(self) -> set[str]:
+        """Resources that actors wait for; with a soft node affinity they do not show in Ray's demands."""
+        return {name for row in self.actors() if row.state != "ALIVE" for name in row.resources}
+
     def live_jobs(self) -> set[str]:
         """Ids of the jobs that run: Ray's own, and those they were submitted under."""
         alive = {id: row for id, row in self.gcs.get_all_job_info(timeout=10).items() if not row.is_dead}

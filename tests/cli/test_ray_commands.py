@@ -1,0 +1,406 @@
+"""The commands for a Ray cluster that runs (T4, T11, T12, N9), on a real cluster of three nodes at one address.
+
+This process is attached to it, so that a command is a call; one test runs a command as a process of its own. Node 0
+is the head, node 1 is named and labelled; node 2 is tainted from its start. A test leaves them as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from golden_files import assert_golden
+from stead.cli import main
+from stead.ray_commands import event_line, time_text
+
+ray = pytest.importorskip("ray")
+
+import stead  # noqa: E402
+from stead.ray.book import Event  # noqa: E402
+from stead.ray.local import LocalCluster  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+IP = "127.0.0.1"
+DRAINED = "node.stead.io"
+NODES: list[dict[str, Any]] = [
+    {"num_cpus": 1},
+    {"num_cpus": 2, "name": "worker-1", "labels": {"zone": "a", "disk": "hdd"}},
+    {"num_cpus": 1, "num_gpus": 1, "labels": {"zone": "b"}, "taints": {"gpu_node": "true"}},
+]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs one command: its exit code, what it printed, and what it said on stderr."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        for name in [name for name in os.environ if name.startswith(("RAY_", "__RAY_", "STEAD_"))]:
+            patch.delenv(name)
+        with LocalCluster(NODES) as started:
+            stead.init(started.address, namespace="tests", log_to_driver=False, logging_level="error")
+            yield started
+            ray.shutdown()
+
+
+@pytest.fixture
+def ids(cluster: LocalCluster) -> Iterator[list[str]]:
+    """The ids of the nodes; afterwards their taints and labels are as at the start."""
+    found = [node.node_id for node in cluster.nodes]
+    yield found
+    for view in stead.nodes():
+        spec = cluster.nodes[found.index(view.id)].spec
+        if view.draining:
+            stead.uncordon(view.id)
+        if extra := {taint.key for taint in view.taints if taint.key.partition("/")[0] != DRAINED} - {
+            taint.key for taint in spec.taints
+        }:
+            stead.untaint(view.id, extra)
+        for taint in set(spec.taints) - set(view.taints):
+            stead.taint(view.id, {taint.key: taint.value}, taint.effect)
+        missing = {key: value for key, value in spec.labels.items() if view.labels.get(key) != value}
+        run_time = [key for key, source in view.sources.items() if source == "run time" and key not in missing]
+        if run_time or missing:
+            stead.label(view.id, missing, remove=run_time)
+
+
+def view(id: str) -> Any:
+    return next(each for each in stead.nodes() if each.id == id)
+
+
+def taints(id: str) -> list[str]:
+    return sorted(map(str, view(id).taints))
+
+
+def as_process(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from stead.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# -- the demonstration, before the cluster of the other tests is there
+
+
+def test_the_demonstration_shows_every_kind_of_rule_and_leaves_nothing(tmp_path: Path) -> None:
+    place_for_files = tmp_path / "t"
+    place_for_files.mkdir()
+    done = as_process("demo", HOME=str(tmp_path), TMPDIR=str(place_for_files))
+    assert (done.returncode, done.stderr) == (0, "")
+    told, nodes, placed, waiting = done.stdout.split("\n\n")[:4]
+    assert len(told.splitlines()) == 10
+    assert "cpu-a   zone=a                 team=blue (of blue, for two hours)" in nodes
+    place = {line.split()[0]: line.split()[-1] for line in placed.splitlines()[1:]}
+    assert {place[f"plain-{number}"] for number in (1, 2, 3, 4)} <= {"cpu-a", "cpu-b", "spot-b"}
+    expected = {"trainer": "gpu-a", "steady": "cpu-b", "cheap": "spot-b", "flexible": "cpu-a", "scratch": "cpu-b"}
+    assert {name: place[name] for name in expected} == expected
+    assert place["dreamer"] in {"cpu-a", "cpu-b", "spot-b"}
+    assert (place["later-1"] in {"cpu-b", "spot-b"}, place["blue-1"]) == (True, "cpu-a")
+    reason = {line.split()[0]: line for line in waiting.splitlines()[1:]}
+    assert list(reason) == ["infer", "stuck", "hurried"]
+    assert "1 tainted gpu_node=true" in reason["infer"]
+    assert "1 tainted team=blue" in reason["stuck"]
+    assert "ended at its deadline: 0 of 5 nodes fit: 5 lack gpu_type in {H100}." in reason["hurried"]
+    assert list(place_for_files.iterdir()) == []
+
+
+# -- the help
+
+HELP = ["taint", "label", "drain", "uncordon", "nodes", "events", "demo", "start", "up"]
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_the_help_is_as_in_the_golden_file(command: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    assert_golden(f"help-{command}.txt", out)
+
+
+# -- taints, which is T4 and T11
+
+
+@pytest.mark.parametrize("option", ["--append", "--apend"])
+def test_the_seeds_form_sets_a_taint_and_replaces_its_value(option: str, run: Run, ids: list[str]) -> None:
+    code, out, err = run("taint", "--node-id", ids[1], option, '{"k": "v"}')
+    assert (code, out, err) == (0, f"node {ids[1][:12]}: tainted k=v\n", "")
+    assert run("taint", "--node-id", ids[1][:6], option, "{k:w}")[0] == 0
+    assert taints(ids[1]) == ["k=w"]
+
+
+@pytest.mark.parametrize("option", ["--remove", "--delete"])
+def test_the_seeds_form_removes_an_equal_taint_in_all_effects(option: str, run: Run, ids: list[str]) -> None:
+    stead.taint(ids[1], {"k": "v"})
+    stead.taint(ids[1], {"k": "v"}, effect="prefer-no-schedule")
+    code, out, _ = run("taint", "--node-id", ids[1], option, '{"k": "v"}')
+    assert (code, out) == (0, f"node {ids[1][:12]}: no longer tainted k=v, k=v:prefer-no-schedule\n")
+    assert taints(ids[1]) == []
+
+
+def test_a_delete_with_another_value_removes_nothing(run: Run, ids: list[str]) -> None:
+    code, out, err = run("taint", "--node-id", ids[2], "--remove", '{"gpu_node": "false"}')
+    assert (code, out) == (1, "")
+    assert err == f"stead: node {ids[2][:12]} has no taint gpu_node=false; it has gpu_node=true\n"
+    assert taints(ids[2]) == ["gpu_node=true"]
+
+
+def test_one_removal_that_matches_nothing_leaves_all_as_it_was(run: Run, ids: list[str]) -> None:
+    code, _, err = run("taint", "nodes", ids[2], "new=1:NoSchedule", "gpu_node-", "none-")
+    assert (code, err) == (1, f"stead: node {ids[2][:12]} has no taint none; it has gpu_node=true\n")
+    assert taints(ids[2]) == ["gpu_node=true"]
+
+
+def test_kubectls_form_sets_and_removes(run: Run, ids: list[str]) -> None:
+    code, out, _ = run("taint", "nodes", ids[1], "k=v:NoSchedule", "k:PreferNoSchedule", "other:NoExecute")
+    assert (code, out) == (0, f"node {ids[1][:12]}: tainted k=v, k:prefer-no-schedule, other:no-execute\n")
+    assert run("taint", "node", ids[1], "k:NoSchedule-")[0] == 0
+    assert taints(ids[1]) == ["k:prefer-no-schedule", "other:no-execute"]
+    code, out, _ = run("taint", "nodes", ids[1], "k-", "k:PreferNoSchedule-", "other-", "last=1:NoSchedule")
+    assert out == f"node {ids[1][:12]}: tainted last=1; no longer tainted k:prefer-no-schedule, other:no-execute\n"
+    assert taints(ids[1]) == ["last=1"]
+
+
+def test_kubectls_form_changes_a_value_only_with_overwrite(run: Run, ids: list[str]) -> None:
+    assert run("taint", "nodes", ids[1], "k=v:NoSchedule")[0] == 0
+    assert run("taint", "nodes", ids[1], "k=v:NoSchedule")[0] == 0
+    code, _, err = run("taint", "nodes", ids[1], "k=w:NoSchedule")
+    assert (code, err) == (1, f"stead: node {ids[1][:12]} is tainted k=v; to make it k=w, give --overwrite\n")
+    assert run("taint", "nodes", ids[1], "k=w:NoExecute")[0] == 0
+    assert run("taint", "nodes", ids[1], "k=w:NoSchedule", "--overwrite")[0] == 0
+    assert taints(ids[1]) == ["k=w", "k=w:no-execute"]
+
+
+def test_the_effect_can_be_an_option(run: Run, ids: list[str]) -> None:
+    assert run("taint", "--node-id", ids[1], "--append", '{"k": "v"}', "--effect", "prefer-no-schedule")[0] == 0
+    assert run("taint", "nodes", ids[1], "a=1", "b", "--effect", "PreferNoSchedule")[0] == 0
+    assert taints(ids[1]) == ["a=1:prefer-no-schedule", "b:prefer-no-schedule", "k=v:prefer-no-schedule"]
+    code, _, err = run("taint", "nodes", ids[1], "a-", "--effect", "NoSchedule")
+    assert (code, "has no taint a:NoSchedule" in err) == (1, True)
+
+
+def test_several_nodes_at_one_address_are_refused_with_their_ids_unless_all_are_meant(run: Run, ids: list[str]) -> None:
+    code, _, err = run("taint", "--node-ip", IP, "--append", '{"k": "v"}')
+    assert code == 1
+    assert err.startswith(f"stead: '{IP}' is 3 nodes: ")
+    assert all(id[:12] in err for id in ids)
+    assert err.endswith("; give the id of one, or --all\n")
+    code, out, _ = run("taint", "--node-ip", IP, "--append", '{"k": "v"}', "--all")
+    assert (code, sorted(out.splitlines())) == (0, sorted(f"node {id[:12]}: tainted k=v" for id in ids))
+
+
+def test_a_taint_has_an_owner_and_an_end_and_they_are_shown(run: Run, ids: list[str]) -> None:
+    job = ray.get_runtime_context().get_job_id()
+    said = ["--owner", "blue", "--for", "2h", "--until-job", job]
+    code, out, _ = run("taint", "nodes", "worker-1", "team=blue:NoSchedule", *said)
+    assert (code, out) == (0, f"node {ids[1][:12]}: tainted team=blue for 2h, until job {job} ends, by blue\n")
+    line = next(line for line in run("nodes")[1].splitlines() if line.startswith(ids[1][:12]))
+    assert re.search(rf"team=blue \((2h|1h59m) left, until job {job} ends, by blue\)$", line)
+    (found,) = (each for each in json.loads(run("nodes", "--json")[1]) if each["id"] == ids[1])
+    (taint,) = found["taints"]
+    assert (taint["owner"], taint["until_job"]) == ("blue", job)
+    assert 7100 < taint["until"] - time.time() <= 7200
+
+
+def test_a_job_that_does_not_run_can_end_no_taint(run: Run, ids: list[str]) -> None:
+    code, _, err = run("taint", "nodes", ids[1], "k=v:NoSchedule", "--until-job", "ff000000")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "'ff000000' is no job that runs" in err
+    assert taints(ids[1]) == []
+
+
+# -- labels, which is N9
+
+
+def test_kubectls_form_labels_a_node(run: Run, ids: list[str]) -> None:
+    code, out, _ = run("label", "nodes", ids[1], "rack=7", "tier=", "zone-")
+    assert (code, out) == (0, f"node {ids[1][:12]}: labelled rack=7, tier=; no longer labelled zone\n")
+    assert {key: view(ids[1]).labels.get(key) for key in ("rack", "tier", "zone")} == {
+        "rack": "7",
+        "tier": "",
+        "zone": None,
+    }
+
+
+def test_kubectls_form_changes_a_label_only_with_overwrite(run: Run, ids: list[str]) -> None:
+    assert run("label", "nodes", ids[1], "disk=hdd")[0] == 0
+    code, _, err = run("label", "nodes", ids[1], "disk=ssd")
+    sentence = f"stead: node {ids[1][:12]} is labelled disk=hdd; to make it disk=ssd, give --overwrite\n"
+    assert (code, err) == (1, sentence)
+    assert run("label", "nodes", ids[1], "disk=ssd", "--overwrite")[0] == 0
+    assert view(ids[1]).labels["disk"] == "ssd"
+
+
+def test_the_seeds_form_labels_a_node_and_replaces(run: Run, ids: list[str]) -> None:
+    code, out, _ = run("label", "--node-id", ids[1], "--append", '{"disk":"ssd"}', "--remove", "zone")
+    assert (code, out) == (0, f"node {ids[1][:12]}: labelled disk=ssd; no longer labelled zone\n")
+    code, _, err = run("label", "--node-id", ids[1], "--delete", '{"disk":"hdd"}')
+    assert (code, err) == (1, f"stead: node {ids[1][:12]} has no label disk=hdd; it has disk=ssd\n")
+
+
+def test_a_label_that_ray_itself_matches_cannot_be_set(run: Run, ids: list[str]) -> None:
+    code, _, err = run("label", "nodes", ids[1], "ray.io/market-type=spot")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("stead: label 'ray.io/market-type' cannot change while a node runs")
+
+
+# -- drain, which is T12; nodes and events
+
+
+def test_a_drained_node_is_shown_as_such_until_it_is_uncordoned(run: Run, ids: list[str]) -> None:
+    assert run("drain", "worker-1")[:2] == (0, f"node {ids[1][:12]}: takes no new work\n")
+    assert view(ids[1]).draining
+    assert run("nodes", "--selector", "node_name = worker-1")[1].splitlines()[1].endswith("draining")
+    assert run("uncordon", ids[1][:8])[:2] == (0, f"node {ids[1][:12]}: takes work again\n")
+    assert not view(ids[1]).draining
+    said = f"node {ids[1][:12]}: takes no new work, and what runs there is ended\n"
+    assert run("drain", ids[1], "--evict")[:2] == (0, said)
+
+
+def test_the_table_shows_what_a_person_wants_to_know_of_each_node(run: Run, ids: list[str]) -> None:
+    code, out, err = run("nodes")
+    assert (code, err) == (0, "")
+    head, *rows = [re.split(r"  +", line) for line in out.splitlines()]
+    assert head == ["NODE", "NAME", "IP", "CPU", "GPU", "LABELS", "TAINTS"]
+    assert sorted(rows) == sorted(
+        [
+            [ids[0][:12], "-", IP, "1/1", "-", "-", "-"],
+            [ids[1][:12], "worker-1", IP, "2/2", "-", "disk=hdd,zone=a", "-"],
+            [ids[2][:12], "-", IP, "1/1", "1/1", "zone=b", "gpu_node=true"],
+        ]
+    )
+
+
+def test_a_selector_chooses_nodes(run: Run, ids: list[str]) -> None:
+    found = json.loads(run("nodes", "--selector", "zone in [b, c]", "--json")[1])
+    assert [(each["id"], each["sources"]["zone"]) for each in found] == [(ids[2], "start")]
+    assert run("nodes", "--selector", "zone = c")[:2] == (0, "no node has zone in {c}\n")
+
+
+def test_events_tell_who_did_what(run: Run, ids: list[str]) -> None:
+    last = max((event["number"] for event in json.loads(run("events", "--json")[1])), default=0)
+    stead.taint(ids[1], {"k": "v"}, owner="blue")
+    (event,) = json.loads(run("events", "--json", "--after", str(last))[1])
+    assert (event["kind"], event["subject"], event["text"]) == ("tainted", ids[1], "k=v by blue")
+    assert run("events", "--after", str(last))[1].endswith(f"  tainted   {ids[1][:12]}: k=v by blue\n")
+
+
+def test_a_line_of_an_event_shortens_the_ids_of_nodes() -> None:
+    event = Event(1, 0.0, "evicted", "a" * 32, f"ended on node {'b' * 56}: tainted k", 2)
+    assert event_line(event) == f"1970-01-01 00:00:00  evicted   {'a' * 32} (2): ended on node {'b' * 12}: tainted k"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1s"), (45, "45s"), (90, "1m30s"), (7200, "2h"), (7199, "1h59m"), (86400 * 3 + 60, "3d")],
+)
+def test_a_length_of_time_is_short(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
+
+
+# -- wrong words, no cluster, no Ray
+
+
+ERRORS = [
+    (["taint"], 2, "stead: name one node, by --node-id, by --node-ip, or as in: nodes NODE (see 'stead taint --help')"),
+    (["taint", "--node-id", "a", "--node-ip", "b", "--append", "k=v"], 2, "stead: name one node"),
+    (["taint", "abcdef", "k=v:NoSchedule"], 2, "stead: 'abcdef' stands where 'nodes' was expected"),
+    (["taint", "nodes"], 2, "stead: name a node after 'nodes'"),
+    (["taint", "nodes", "abcdef"], 2, "stead: name a taint to set or to remove"),
+    (["taint", "nodes", "abcdef", "k-", "--for", "2h"], 2, "stead: --for, --until-job and --owner are for taints that"),
+    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "soon"], 2, "stead: Invalid value for '--for': 'soon' is"),
+    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "0"], 2, "stead: Invalid value for '--for': '0' is no"),
+    (["taint", "nodes", "abcdef", "k=v", "--effect", "never"], 2, "stead: Invalid value for '--effect': taint effect"),
+    (["taint", "nodes", "abcdef", "k"], 1, "stead: taint 'k' has no effect; write 'k:NoSchedule' to set it or 'k-' to"),
+    (["taint", "nodes", "abcdef", "k=v:Never"], 1, "stead: taint effect 'Never' is unknown"),
+    (
+        ["taint", "nodes", "abcdef", "k=v:NoExecute", "--effect", "NoSchedule"],
+        1,
+        "stead: the effect of taint 'k=v:NoExecute' is given twice; leave out --effect or ':NoExecute'",
+    ),
+    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k-"], 1, "stead: taint k=v is set and removed at once"),
+    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k=w:NoSchedule"], 1, "stead: taint 'k' is given twice; give it"),
+    (["taint", "--node-id", "abcdef", "--append", '{"k": 1}'], 1, "stead: the value of taint 'k'"),
+    (["label", "nodes", "abcdef"], 2, "stead: name a label to set or to remove, for example disk=ssd or disk-"),
+    (["label", "nodes", "abcdef", "disk"], 1, "stead: labels 'disk' have the part 'disk' without '='"),
+    (["label", "nodes", "abcdef", "disk=a", "disk-"], 1, "stead: label 'disk' is set and removed at once"),
+    (["label", "nodes", "abcdef", "disk=a", "disk=b"], 1, "stead: label 'disk' is given twice"),
+    (["label", "nodes", "abcdef", "node_ip-"], 1, "stead: label 'node_ip' is set by stead on every node"),
+    (["drain"], 2, "stead: Missing argument 'NODE'."),
+    (["nodes", "--selector", "zone in"], 1, "stead: "),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "sentence"), ERRORS, ids=[" ".join(words) for words, _, _ in ERRORS])
+def test_wrong_words_are_refused_before_anything_is_attached(
+    words: list[str], code: int, sentence: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stead.ray_commands._attached", None)
+    found, out, err = run(*words)
+    assert (found, out) == (code, "")
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("ids")
+@pytest.mark.parametrize(
+    "words", [["taint", "nodes", "nobody", "k-"], ["label", "--node-ip", "10.9.9.9", "--remove", "k"], ["drain", "nil"]]
+)
+def test_a_node_that_is_not_there_is_one_sentence(words: list[str], run: Run) -> None:
+    code, out, err = run(*words)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert re.match(r"stead: there is no node '.+' in this cluster; `stead nodes` lists them, for example '", err)
+
+
+@pytest.mark.parametrize("command", [["nodes"], ["events"], ["drain", "x"], ["taint", "nodes", "x", "k-"], ["demo"]])
+def test_without_ray_a_command_says_what_to_install(
+    command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    sentence = f"stead: stead {command[0]} needs Ray; install it with pip install 'stead[ray]'\n"
+    assert run(*command) == (1, "", sentence)
+
+
+def test_a_command_finds_the_cluster_by_the_environment_and_says_only_its_sentence(
+    cluster: LocalCluster, ids: list[str]
+) -> None:
+    done = as_process("taint", "nodes", ids[1], "k=v:NoSchedule", RAY_ADDRESS=cluster.address)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"node {ids[1][:12]}: tainted k=v\n", "")
+    assert taints(ids[1]) == ["k=v"]
+
+
+def test_where_no_cluster_is_a_command_says_so(tmp_path: Path) -> None:
+    done = as_process("nodes", "--address", f"{IP}:1", HOME=str(tmp_path), RAY_TMPDIR=str(tmp_path))
+    sentence = f"stead: there is no Ray cluster at {IP}:1 to attach to; start one by: stead start --head\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)

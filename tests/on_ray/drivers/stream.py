@@ -1,0 +1,66 @@
+"""Streams short tasks of one shape until its input ends; says of each when it was submitted, where and when it ran.
+
+Says "ready" when the stream flows on every node that it was told to wait for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import ray
+
+AHEAD = 150
+"""How many tasks wait or run at any moment."""
+
+RUN_S = 0.005
+
+
+def stream(
+    lane: str, nodes: set[str], ready: threading.Event, until: threading.Event
+) -> list[tuple[float, str, float]]:
+    """(submitted at, node, started at) of every task; raises if one failed.
+
+    A stream holds its leases for as long as it flows, so each has a lane (a resource) of its own on every node.
+    """
+
+    @ray.remote(num_cpus=0, resources={lane: 1}, max_retries=0)  # type: ignore[untyped-decorator]
+    def stamp(seconds: float) -> tuple[str, float]:
+        at = time.time()
+        time.sleep(seconds)
+        return ray.get_runtime_context().get_node_id(), at
+
+    done: list[tuple[float, str, float]] = []
+    waiting: dict[Any, float] = {}
+    while waiting or not until.is_set():
+        while len(waiting) < AHEAD and not until.is_set():
+            at = time.time()
+            waiting[stamp.remote(RUN_S)] = at
+        finished, _ = ray.wait(list(waiting), num_returns=min(20, len(waiting)))
+        for ref, (node, started) in zip(finished, ray.get(finished), strict=True):
+            done.append((waiting.pop(ref), node, started))
+        if nodes <= {node for _, node, _ in done[-AHEAD:]}:
+            ready.set()
+    return done
+
+
+def main(address: str, lane: str, nodes: set[str]) -> None:
+    ray.init(address, logging_level="error", log_to_driver=False)
+    until, ready = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        ready.wait()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+        until.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    sys.stdout.write(json.dumps(stream(lane, nodes, ready, until)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], set(sys.argv[3:]))

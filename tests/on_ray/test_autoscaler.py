@@ -1,0 +1,258 @@
+"""A taint stops neither scale-up nor scale-down: a real cluster with Ray's autoscaler (v2), bound by the hook.
+
+The head has a CPU and is tainted, so plain work fits nowhere. The nodes that the autoscaler launches are raylets on
+this machine, started by Ray's own provider for tests; everything here is on loopback and ends with the module.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+from waiting import wait_for
+from workload import run_driver
+
+from stead.ray.local import OBJECT_STORE_BYTES, keeper_environment
+
+pytest.importorskip("ray")
+
+HEAD_ID = f"{'f' * 51}00000"
+"""The id that Ray's provider for tests expects of the head."""
+
+IDLE_S = 3.0
+"""A node without work for so long is to go."""
+
+AUTOSCALED = {
+    "RAY_FAKE_CLUSTER": "1",
+    "RAY_enable_autoscaler_v2": "1",
+    "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # to Ray this means: all of it is on 127.0.0.1
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    "AUTOSCALER_METRIC_PORT": "0",
+}
+
+POOL = {"pool": "own"}
+
+EMPTY = ("setup_commands", "head_setup_commands", "worker_setup_commands", "cluster_synced_files")
+"""What Ray would do on a machine that it launches: nothing, here."""
+
+DRIVER = """
+    import json, sys, time
+    import ray, stead
+
+    sys.path.insert(0, sys.argv[2])
+    from waiting import wait_for
+
+    def alive():
+        return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+    def known():
+        return {node["NodeID"] for node in ray.nodes()}
+
+    def groups():
+        return {row["name"] for row in ray.util.placement_group_table().values() if row["state"] != "REMOVED"}
+
+    @ray.remote(num_cpus=1)
+    def where():
+        return ray.get_runtime_context().get_node_id()
+
+    ray.init(sys.argv[1], log_to_driver=False, logging_level="error")
+    head = ray.get_runtime_context().get_node_id()
+    stead.taint(head, {"kept": "free"})
+    wait_for(lambda: alive() == {head}, 60, "a cluster of the head alone")
+    before, start = known(), time.monotonic()
+"""
+"""How each program begins: attached by the hook alone, with the one node there is tainted."""
+
+SCALES = """
+    ran_on = ray.get(where.remote(), timeout=60)
+    ran = time.monotonic() - start
+    wait_for(lambda: alive() == {head}, 60, "the end of the idle node")
+    gone = time.monotonic() - start
+    wait_for(lambda: not groups(), 10, "the end of what was told")
+    taints = [str(taint) for view in stead.nodes() if view.id == head for taint in view.taints]
+    print(json.dumps({
+        "head": head, "ran_on": ran_on, "launched": sorted(known() - before), "taints": taints,
+        "seconds": [ran, gone],
+    }))
+"""
+
+TAINTED_TOO = """
+    ran_on = ray.get(where.remote(), timeout=60)
+    stead.taint(ran_on, {"suspect": "yes"})
+    tainted = time.monotonic()
+    next_on = ray.get(where.remote(), timeout=60)
+    wait_for(lambda: ran_on not in alive(), 60, "the end of the tainted node")
+    print(json.dumps({
+        "head": head, "ran_on": ran_on, "next_on": next_on, "seconds": time.monotonic() - tainted,
+    }))
+"""
+
+MUCH = """
+    hopeless = where.options(num_gpus=1).remote()
+    many = [where.remote() for _ in range(6)]
+    labelled = where.options(label_selector={"pool": "own"}).remote()
+    ran_on = ray.get(many, timeout=60)
+    (labelled_on,) = ray.get([labelled], timeout=60)
+    labels = {node["NodeID"]: node["Labels"] for node in ray.nodes()}
+    seconds = time.monotonic() - start
+    wait_for(groups, 20, "a demand that stands")
+    ray.kill(ray.get_actor("stead-controller", "stead"), no_restart=False)
+    stead.nodes()
+    waits = not ray.wait([hopeless], timeout=0)[0]
+    ray.cancel(hopeless)
+    wait_for(lambda: not groups(), 20, "the end of what was told, before and after the kill")
+    print(json.dumps({
+        "head": head, "ran_on": ran_on, "pool": labels[labelled_on].get("pool"), "waits": waits, "seconds": seconds,
+    }))
+"""
+
+
+@dataclass(frozen=True)
+class Autoscaled:
+    address: str
+    directory: Path
+
+    def words(self) -> str:
+        """The end of what the autoscaler has written, for a test that fails."""
+        found = sorted(self.directory.glob("session_2*/logs/monitor.*"))
+        return "\n".join(each.read_text(errors="replace")[-3000:] for each in found)
+
+
+@pytest.fixture(scope="module")
+def cluster(private_home: Path) -> Iterator[Autoscaled]:
+    resources = {"CPU": 1, "object_store_memory": OBJECT_STORE_BYTES}
+    with autoscaled({"small": {"resources": resources}, "own": {"resources": resources, "labels": POOL}}) as found:
+        yield found
+
+
+@contextmanager
+def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
+    """A head with one CPU whose autoscaler launches up to two nodes of each type."""
+    directory = Path(tempfile.mkdtemp(prefix="as-", dir="/tmp"))
+    port, client_port = _free_ports(2)
+    address = f"127.0.0.1:{port}"
+    provider = {
+        "type": "external",
+        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "launch_multiple": True,
+        "head_node_id": HEAD_ID,
+        "gcs_address": address,
+        "disable_node_updaters": True,
+    }
+    types = {name: {"node_config": {}, "min_workers": 0, "max_workers": 2, **kind} for name, kind in node_types.items()}
+    types["ray.head.default"] = {"node_config": {}, "max_workers": 0, "resources": {"CPU": 1}}
+    config = directory / "autoscaler.yaml"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "cluster_name": "tests",
+                "max_workers": 4,
+                "idle_timeout_minutes": IDLE_S / 60,
+                "provider": provider,
+                "available_node_types": types,
+                "head_node_type": "ray.head.default",
+                **{name: [] for name in EMPTY},
+            }
+        )
+    )
+    command = f"""
+        start --head --block --port={port} --node-ip-address=127.0.0.1 --num-cpus=1 --temp-dir={directory}
+        --object-store-memory={OBJECT_STORE_BYTES} --include-dashboard=false --ray-client-server-port={client_port}
+        --min-worker-port=0 --max-worker-port=0 --dashboard-agent-listen-port=0 --autoscaling-config={config}
+    """.split()
+    head = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *command],
+        env=keeper_environment(os.environ, AUTOSCALED, hooked=True),
+        stdout=(directory / "head.out").open("w"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: _answers(port), 60, f"the start of a head in {directory}")
+        yield Autoscaled(address, directory)
+    finally:
+        _end(head, directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with_ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in with_ports]
+    for each in with_ports:
+        each.close()
+    return ports
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _processes_of(directory: Path) -> set[int]:
+    """The processes that name the directory in their command line, or write to it, as workers do."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().decode(errors="replace")
+            if str(directory) in words or str(directory) in os.readlink(entry / "fd" / "1"):
+                found.add(int(entry.name))
+    return found - {os.getpid()}
+
+
+def _end(head: subprocess.Popen[bytes], directory: Path) -> None:
+    """End the head and its group, and whatever of its own the provider or a raylet has put into another group."""
+    with suppress(ProcessLookupError):
+        os.killpg(head.pid, signal.SIGKILL)
+    head.wait()
+
+    def is_empty() -> bool:
+        left = _processes_of(directory)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    wait_for(is_empty, 20, f"the end of all processes of {directory}")
+
+
+def run(cluster: Autoscaled, program: str) -> Any:
+    environment = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    try:
+        return run_driver(dedent(DRIVER) + dedent(program), environment, cluster.address, str(Path(__file__).parent))
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        raise AssertionError(f"{error}\n{cluster.words()}") from None
+
+
+def test_work_that_a_taint_keeps_off_the_head_gets_a_new_node_which_goes_when_it_is_idle(cluster: Autoscaled) -> None:
+    found = run(cluster, SCALES)
+    assert found["ran_on"] != found["head"]
+    assert found["launched"] == [found["ran_on"]], "one node was enough"
+    assert found["taints"] == ["kept=free"], "the taint still stands"
+
+
+def test_a_launched_node_that_is_tainted_is_replaced_for_new_work_and_goes_when_it_is_idle(cluster: Autoscaled) -> None:
+    found = run(cluster, TAINTED_TOO)
+    assert found["next_on"] not in (found["head"], found["ran_on"])
+
+
+def test_work_that_no_node_could_serve_and_more_than_may_be_launched_stop_no_scale_up(cluster: Autoscaled) -> None:
+    found = run(cluster, MUCH)
+    assert found["head"] not in found["ran_on"]
+    assert found["pool"] == "own"
+    assert found["waits"]
