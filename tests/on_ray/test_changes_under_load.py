@@ -54,7 +54,7 @@ def ids(cluster: Any) -> list[str]:
 
 @ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
 def where(seconds: float = 0.0) -> str:
-    time.sleep(seconds)
+    threading.Event().wait(seconds)
     return str(ray.get_runtime_context().get_node_id())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def where(seconds: float = 0.0, only_on: str = "") -> str:
     """The node it ran on; with `only_on`, it takes its time on that node alone."""
     here = str(ray.get_runtime_context().get_node_id())
     if only_on in ("", here):
-        time.sleep(seconds)
+        threading.Event().wait(seconds)
     return here
 
 
@@ -319,7 +320,11 @@ def test_tasks_and_an_actor_queued_before_the_taint_obey_it(ids: list[str]) -> N
     free(second)
     assert ray.wait([*tasks, home], timeout=0.5)[0] == []
     free(first)
-    assert set(ray.get([*tasks, home], timeout=30)) == {ids[0]}
+    assert set(ray.get(tasks, timeout=30)) == {ids[0]}
+    # The actor would rather be on that node, so Ray keeps it in that node's queue: it waits for the taint to go.
+    assert ray.wait([home], timeout=0.5)[0] == []
+    stead.untaint(ids[1], ["later"])
+    assert ray.get(home, timeout=30) == ids[1]
 
 
 def test_a_group_queued_before_the_taint_obeys_it(ids: list[str]) -> None:
@@ -367,11 +372,15 @@ def test_no_execute_ends_a_task_which_is_done_again_elsewhere(ids: list[str]) ->
     assert told == [(ref.task_id().hex(), True)]
 
 
-def test_an_actor_that_would_rather_stay_moves_too(ids: list[str]) -> None:
-    actor = started(scheduling_strategy=soft_to(ids[1]), max_restarts=1, max_task_retries=-1)
+def test_an_actor_that_would_rather_stay_waits_for_its_node(ids: list[str]) -> None:
+    """Ray keeps work with a soft affinity in the queue of its node as long as the node could ever take it."""
+    actor = started(scheduling_strategy=soft_to(ids[1]), max_restarts=-1, max_task_retries=-1)
     assert home_of(actor) == ids[1]
+    since = last_event()
     stead.taint(ids[1], {"repair": "disk"}, effect="no-execute")
-    wait_for(lambda: home_of(actor) == ids[0], what="the restart elsewhere")
+    wait_for(lambda: events_of("evicted", since), what="the eviction")
+    stead.untaint(ids[1], ["repair"])
+    assert home_of(actor) == ids[1]
 
 
 def test_work_that_tolerates_for_some_seconds_is_ended_when_they_are_over(ids: list[str]) -> None:

@@ -30,7 +30,7 @@ def stream(
     @ray.remote(num_cpus=0, resources={lane: 1}, max_retries=0)  # type: ignore[untyped-decorator]
     def stamp(seconds: float) -> tuple[str, float]:
         at = time.time()
-        time.sleep(seconds)
+        threading.Event().wait(seconds)
         return ray.get_runtime_context().get_node_id(), at
 
     done: list[tuple[float, str, float]] = []
