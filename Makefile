@@ -34,7 +34,7 @@ demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/
 	$(BIN)/stead sim scenarios/demo.yaml
 
 test: $(INSTALLED) ## run the tests
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
 check: $(INSTALLED) ## formatting, lint, types, layers, tidiness
 	$(BIN)/ruff format --check .

@@ -91,7 +91,6 @@ def group_strategy() -> Any:
         (by(node_affinity([label_in("zone", ["a"]), label_exists("disk")])), "disk and zone = a"),
         (by([node_affinity(label_in("zone", ["a"])), node_affinity(label_exists("disk"))]), "disk and zone = a"),
     ],
-    ids=str,
 )
 def test_n2_hard_expressions_become_the_pass(options: Options, expected: str) -> None:
     found = route(options)
@@ -176,7 +175,6 @@ def test_n5_rays_own_strategies_are_handed_on_unchanged_and_need_no_pass_of_thei
 @pytest.mark.parametrize(
     "strategies",
     [["SPREAD", "DEFAULT"], ["SPREAD", group_strategy()], [rays.NodeAffinitySchedulingStrategy(ID, True), "SPREAD"]],
-    ids=str,
 )
 def test_n5_two_strategies_of_rays_own_are_refused(strategies: list[Any]) -> None:
     with refused("scheduling_strategy has", "'SPREAD'"):
@@ -230,7 +228,6 @@ def test_a_strategy_that_nobody_knows_is_refused() -> None:
         (by("nowhere"), ()),
         ({}, ()),
     ],
-    ids=str,
 )
 def test_n7_pins_are_the_only_nodes_that_the_hard_part_names(options: Options, expected: tuple[str, ...]) -> None:
     assert route(options).pins == expected
@@ -239,9 +236,7 @@ def test_n7_pins_are_the_only_nodes_that_the_hard_part_names(options: Options, e
 # Label selectors and fallbacks.
 
 
-@pytest.mark.parametrize(
-    "strategy", [None, "SPREAD", "DEFAULT", rays.NodeAffinitySchedulingStrategy(ID, True)], ids=str
-)
+@pytest.mark.parametrize("strategy", [None, "SPREAD", "DEFAULT", rays.NodeAffinitySchedulingStrategy(ID, True)])
 def test_l2_a_label_selector_goes_with_any_strategy(strategy: Any) -> None:
     found = route(by(strategy, label_selector={"zone": "a", MARKET: "spot"}))
     assert found.wish.admits.selector == on(f"{MARKET} = spot and zone = a")
@@ -303,7 +298,6 @@ def test_l3_slips_are_refused(condition: Any) -> None:
         (by(f"{MARKET} in [spot, x] and {MARKET} != x"), [{MARKET: "spot"}]),
         (by(f"{MARKET} != y and {MARKET} != x"), [{MARKET: "!in(x,y)"}]),
     ],
-    ids=str,
 )
 def test_l6_fallbacks_on_rays_own_labels_are_rays(options: Options, expected: list[dict[str, str]]) -> None:
     assert native(options) == expected
@@ -381,7 +375,6 @@ def test_l6_a_bad_fallback_is_refused(given: Any, parts: list[str]) -> None:
         (by(node_affinity(label_in(MARKET, ["x"], True)), label_selector={MARKET: "spot"}), [{MARKET: "spot"}]),
         (by([Wants(prefers=(prefer(f"{MARKET} in [x, y]"),)), f"{MARKET} != x"]), [{MARKET: "y"}, {MARKET: "!x"}]),
     ],
-    ids=str,
 )
 def test_l8_preferences_on_rays_own_labels_are_fallbacks(options: Options, expected: list[dict[str, str]]) -> None:
     assert native(options) == expected
@@ -469,7 +462,6 @@ def test_l10_rays_label_strategy_on_rays_own_labels_is_said_by_ray() -> None:
             Toleration("gpu", effect=Effect.NO_EXECUTE, seconds=300.0),
         ),
     ],
-    ids=str,
 )
 def test_t3_tolerations_are_part_of_the_pass(given: Any, expected: Toleration) -> None:
     found = route({"tolerations": given})
@@ -508,7 +500,6 @@ def test_e7_a_deadline_is_a_positive_number_of_seconds() -> None:
         by(group_strategy()),
         by(rays.NodeAffinitySchedulingStrategy(ID, False)),
     ],
-    ids=str,
 )
 def test_plain_options_have_the_plain_pass_and_nothing_else(options: Options) -> None:
     assert is_plain(options)
@@ -530,7 +521,6 @@ def test_plain_options_have_the_plain_pass_and_nothing_else(options: Options) ->
         {"tolerations": {"gpu": Exists()}},
         {"deadline_s": 5},
     ],
-    ids=str,
 )
 def test_options_that_need_stead_are_not_plain(options: Options) -> None:
     assert not is_plain(options)

@@ -6,6 +6,7 @@ when the function returns. Nothing is decided here.
 
 from __future__ import annotations
 
+import os
 import socket
 import warnings
 from collections.abc import Iterable, Mapping
@@ -59,7 +60,7 @@ def init(address: str | None = None, **given: Any) -> Any:
     attached = None
     if not ray.is_initialized():
         given["runtime_env"] = with_setup(given.get("runtime_env"), always=False)
-        attached = ray.init(address, **given)
+        attached = ray.init(_found(address), **given)
     elif address and ":" in address and not _is_same(address, ray.get_runtime_context().gcs_address):
         raise Invalid(
             f"this program is attached to {ray.get_runtime_context().gcs_address}, not to {address}; "
@@ -71,6 +72,21 @@ def init(address: str | None = None, **given: Any) -> Any:
         warnings.warn(grants.WEAKER, UserWarning, stacklevel=2)
     link.ask("settled")
     return attached
+
+
+def _found(address: str | None) -> str | None:
+    """``auto`` as the address of the one cluster on this machine.
+
+    Ray would find it too, but it takes the loopback address for the public one of the machine, where a cluster that
+    listens on loopback only does not answer, and tries for minutes. In capitals the name is left as it is.
+    """
+    if address != "auto" or os.environ.get("RAY_ADDRESS"):
+        return address
+    clusters = ray._private.services.find_gcs_addresses()
+    if len(clusters) != 1:
+        return address
+    host, _, port = next(iter(clusters)).rpartition(":")
+    return f"LOCALHOST:{port}" if host in ("127.0.0.1", "localhost") else f"{host}:{port}"
 
 
 def _is_same(one: str, other: str) -> bool:
@@ -87,7 +103,7 @@ def attach(address: str | None = None) -> None:
     """Connect to a running cluster to look and to change, without binding what this process submits."""
     check_ray()
     try:
-        ray.init(address or "auto", log_to_driver=False, logging_level="error", namespace="stead")
+        ray.init(_found(address or "auto"), log_to_driver=False, logging_level="error", namespace="stead")
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = f"at {address}" if address else "here"
         raise Invalid(f"there is no Ray cluster {where} to attach to; start one by: stead start --head") from error
