@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import unified_diff
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "golden"
@@ -15,4 +16,6 @@ def assert_golden(name: str, text: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert path.is_file(), f"{path} is missing; `make golden` writes it"
-    assert text == path.read_text(encoding="utf-8"), f"{path} differs; if that is right, run `make golden`"
+    golden = path.read_text(encoding="utf-8")
+    difference = "\n".join(unified_diff(golden.splitlines(), text.splitlines(), "golden", "now", lineterm="", n=1))
+    assert text == golden, f"{path} differs; if that is right, run `make golden`\n{difference}"

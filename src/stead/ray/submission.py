@@ -322,9 +322,6 @@ def _with_tiers(page: Page, wish: Wish, asked: Route | None, strategy: Any) -> t
     tiers = page.tiers.get(wish.key) or page.tiers.get(wish.admits.key) or []
     first = dict(asked.label_selector) if asked is not None else {}
     choices = [first, *(dict(each) for each in asked.fallback_strategy)] if asked is not None else [first]
-    if asked is not None and asked.pins and not isinstance(strategy, NodeAffinitySchedulingStrategy):
-        # Said to Ray as well, which then ends the work when the last of these nodes is dead.
-        choices = [{**choice, NODE_ID: _one_of([_node_id(id) for id in asked.pins])} for choice in choices]
     if not page.grants:
         ids = page.only.get(wish.admits.key, [])
         choices = [{**choice, NODE_ID: _one_of(ids)} for choice in choices]
