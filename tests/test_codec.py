@@ -206,3 +206,13 @@ def test_a_type_that_is_no_value_is_refused() -> None:
         dumps(object())
     with pytest.raises(Invalid, match="cannot be read from JSON"):
         loads("{}", object)
+
+
+def test_writing_a_part_by_itself_does_not_change_how_it_is_written_inside_another() -> None:
+    """By itself it names its class; parts are remembered, and the name must not get into what is remembered."""
+    toleration = Toleration("written-alone-first")
+    ask = Ask("a", tolerations=(toleration,))
+    before = dumps(ask)
+    assert b'"is":"Toleration"' in dumps(toleration)
+    assert dumps(ask) == before
+    assert b'"is":"Toleration"' not in before

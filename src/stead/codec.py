@@ -161,9 +161,7 @@ def _tagged_encoder(kind: Any) -> Encoder:
     encode, name = _class_encoder(kind), kind.__name__
 
     def encode_with_name(value: Any) -> dict[str, Any]:
-        written: dict[str, Any] = encode(value)
-        written[TAG] = name
-        return written
+        return {**encode(value), TAG: name}  # a new one: what the encoder gives may be remembered
 
     return encode_with_name
 
