@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -22,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from processes import answers, end, free_ports
 from waiting import wait_for
 from workload import run_driver
 
@@ -144,7 +143,7 @@ def cluster(private_home: Path) -> Iterator[Autoscaled]:
 def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
     """A head with one CPU whose autoscaler launches up to two nodes of each type."""
     directory = Path(tempfile.mkdtemp(prefix="as-", dir="/tmp"))
-    port, client_port = _free_ports(2)
+    port, client_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     provider = {
         "type": "external",
@@ -183,52 +182,11 @@ def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
         start_new_session=True,
     )
     try:
-        wait_for(lambda: _answers(port), 60, f"the start of a head in {directory}")
+        wait_for(lambda: answers(port), 60, f"the start of a head in {directory}")
         yield Autoscaled(address, directory)
     finally:
-        _end(head, directory)
+        end(head, directory)
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    with_ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in with_ports]
-    for each in with_ports:
-        each.close()
-    return ports
-
-
-def _answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
-def _processes_of(directory: Path) -> set[int]:
-    """The processes that name the directory in their command line, or write to it, as workers do."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (entry / "cmdline").read_bytes().decode(errors="replace")
-            if str(directory) in words or str(directory) in os.readlink(entry / "fd" / "1"):
-                found.add(int(entry.name))
-    return found - {os.getpid()}
-
-
-def _end(head: subprocess.Popen[bytes], directory: Path) -> None:
-    """End the head and its group, and whatever of its own the provider or a raylet has put into another group."""
-    with suppress(ProcessLookupError):
-        os.killpg(head.pid, signal.SIGKILL)
-    head.wait()
-
-    def is_empty() -> bool:
-        left = _processes_of(directory)
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return not left
-
-    wait_for(is_empty, 20, f"the end of all processes of {directory}")
 
 
 def run(cluster: Autoscaled, program: str) -> Any:

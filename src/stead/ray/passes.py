@@ -45,7 +45,7 @@ SQUEEZE_S = 0.6
 TRIES_MAX = 3
 """How often a plug is tried, at five seconds each; a node that takes none is on its way out."""
 
-ASSERTED_S = 1.0
+ASSERTED_S = 1.5
 """Ray's tables lag; so long what was set counts as true although they do not show it yet."""
 
 

@@ -154,7 +154,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         asked = said.route if isinstance(said, Marked) else None
         resources, strategy = given[at_resources], given[at_strategy]
         link = connection(core)
-        admitted = admit(link, asked, resources, strategy)
+        admitted = _admit_all(link, asked, resources, strategy)
         if admitted is not None:
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = admitted
@@ -183,7 +183,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         resources = given[at_resources]
         before = set(resources)
         link = connection(core)
-        admitted = admit(link, asked, resources, named.get("scheduling_strategy"))
+        admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"))
         if admitted is not None:
             if given[at_placement]:
                 given[at_placement].update({name: resources[name] for name in resources.keys() - before})
@@ -277,6 +277,21 @@ def admit(
     if asked is not None and asked.deadline_s is not None and page.grants:
         resources[TIMED] = ONE
     return _with_tiers(page, wish, asked, strategy)
+
+
+def _admit_all(
+    link: Connection, asked: Route | None, resources: MutableMapping[str, float], strategy: Any
+) -> tuple[Any, Any, Any] | None:
+    """As `admit`; but trouble of stead's own does not fail work that asked nothing of it."""
+    try:
+        return admit(link, asked, resources, strategy)
+    except Invalid:
+        raise
+    except Exception:
+        if asked is not None:
+            raise
+        log.exception("stead could not give a submission its pass, so it goes without")
+        return None
 
 
 def _node_id(said: str) -> str:
