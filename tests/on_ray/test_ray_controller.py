@@ -99,6 +99,13 @@ class TestAfterAKill:
         assert set(ray.get([where.remote() for _ in range(8)])) == {ids[0]}
         stead.untaint(ids[1], ["mid"])
 
+    def test_a_taint_with_an_end_ends(self, ids: list[str]) -> None:
+        """T11, across a restart."""
+        stead.taint(ids[1], {"brief": "yes"}, for_s=3.0)
+        kill_controller()
+        wait_for(lambda: not any(node.taints for node in stead.nodes()), 30, "the end of the taint")
+        assert "brief is gone: its time is over" in [event.text for event in stead.events()]
+
     def test_events_go_on_where_they_ended(self, ids: list[str]) -> None:
         stead.label(ids[0], {"seen": "once"})
         last = stead.events()[-1]
@@ -199,6 +206,17 @@ class TestEvents:
         assert ray.get(ref, timeout=60) == ids[0]
         assert len(told()) == len(set(told()))
         stead.label(ids[0], remove=["once"])
+
+
+class TestGroups:
+    def test_a_no_execute_taint_removes_a_group_with_a_bundle_there(self, ids: list[str]) -> None:
+        """T8."""
+        group = ray.util.placement_group([{"CPU": 1}], bundle_label_selector=[{"zone": "a"}])
+        assert group.wait(30)
+        stead.taint(ids[1], {"repair": "disk"}, effect="no-execute")
+        wait_for(lambda: ray.util.placement_group_table(group)["state"] == "REMOVED", 30, "the end of the group")
+        wait_for(lambda: any(event.subject == group.id.hex() for event in stead.events()), 30, "the event")
+        stead.untaint(ids[1], ["repair"])
 
 
 class TestCapacityOfOthers:
