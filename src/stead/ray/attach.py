@@ -20,15 +20,12 @@ import ray
 
 from stead.errors import Invalid
 from stead.ray.compile import Route, Wish
-from stead.ray.page import Page, Reader, folder_of
+from stead.ray.page import SYNC_S, Page, Reader, folder_of
 
 NAME, NAMESPACE = "stead-controller", "stead"
 REMEMBERED_MAX = 20_000
 TASK_ID_BYTES = 24
 """A ref is the id of its task and a number."""
-
-SYNC_S = 0.15
-"""How long raylets take to hear of each other's amounts, and a half."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,6 @@ from stead.resources import Resources
 from stead.selectors import intersection, parse_label_selector
 from stead.taints import TOLERATE_ALL, Effect, Taint
 
-NAME, NAMESPACE = "stead-controller", "stead"
 ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
 PLAIN = Pass()
 ANY = (TOLERATE_ALL,)
@@ -97,7 +96,6 @@ class ControllerActor:
         self._changes: list[Change] = []
         self._heard_of: list[tuple[Wish, bool]] = []
         self._wishes: dict[str, Wish] = {}
-        self._started: set[str] = set()
         self._page = Page()
         self._status = Status({}, ())
         self._dirty, self._last_jobs = True, 0.0
@@ -283,10 +281,14 @@ class ControllerActor:
             over = "its time is over" if end.until is not None and end.until <= now else ""
             if jobs is not None and end.job and end.job not in jobs:
                 over = f"job {end.job} has ended"
-            if over:
+            if not over:
+                continue
+            standing = [(taint.key, taint.effect) for taint in self._engine.nodes[end.node].taints]
+            if (end.key, Effect(end.effect)) in standing:
                 facts.append(NodeUntainted(end.node, end.key, Effect(end.effect)))
-                self._book.forget_taint(end.node, end.key, end.effect)
                 self._book.add_event(now, "untainted", end.node, f"{end.key} is gone: {over}")
+            else:  # only now that the journal has it: a kill in between must not leave a taint without its end
+                self._book.forget_taint(end.node, end.key, end.effect)
         return facts
 
     # -- changes that people ask for

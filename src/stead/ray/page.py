@@ -25,6 +25,13 @@ TIMED = f"{PREFIX}timed"
 """Held by work that reports when it starts, because it has a deadline."""
 
 
+ONE = 0.0001
+"""What one piece of work asks of a pass, the least Ray can say."""
+
+SYNC_S = 0.15
+"""How long raylets take to hear of each other's amounts: a period of Ray's sync, and a half. It gives no sign of it."""
+
+
 @dataclass(frozen=True)
 class Page:
     """What the controller tells every process."""
@@ -40,7 +47,6 @@ class Page:
     away: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names withdrawn there
     # node id -> name -> since when, and for how many seconds, what holds the name may stay
     evict: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
-    session: str = ""  # the controller's, to find it
 
     def name(self, key: str) -> str:
         """The resource name that new submissions under a pass carry."""

@@ -19,14 +19,11 @@ import ray
 
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants
-from stead.ray.page import PREFIX, TIMED, pass_name, read_name
+from stead.ray.page import ONE, PREFIX, SYNC_S, TIMED, pass_name, read_name
 from stead.ray.tables import Status
 
 FULL = 100_000.0
 """What an open pass is granted: at `ONE` each it never runs out, and Ray's sums stay exact."""
-
-ONE = 0.0001
-"""What one piece of work asks for, the least Ray can say."""
 
 PASSES_MAX = 16
 """Above so many passes, those that nobody uses are taken away, the longest unused first."""
@@ -36,9 +33,6 @@ IDLE_S = 5.0
 
 OLD_S = 10.0
 """A name that new submissions no longer carry goes after so long without work."""
-
-SYNC_S = 0.15
-"""How long raylets take to hear of each other's grants: one period of Ray's resource sync, and a half."""
 
 SQUEEZE_S = 0.6
 

@@ -32,11 +32,10 @@ from stead.ray import grants
 from stead.ray.attach import Connection, connection
 from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, is_plain, route
 from stead.ray.marks import rare_taint
-from stead.ray.page import PREFIX, TIMED, Page
+from stead.ray.page import ONE, PREFIX, TIMED, Page
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
-ONE = 0.0001
 ROUTE = "_stead_route"
 """The option under which a compiled route travels through Ray's own option handling."""
 
