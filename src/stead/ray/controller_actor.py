@@ -164,9 +164,11 @@ class ControllerActor:
                 self._cluster.look(status, self._tables.node_names() if unknown else {}, self._engine.nodes)
                 for change in changes:
                     self._cluster.hear(*change.facts)
-                self._cluster.hear(*self._ended_taints())
+                ended = self._ended_taints()
+                self._cluster.hear(*(NodeUntainted(end.node, end.key, Effect(end.effect)) for end, _ in ended))
                 before = self._engine.nodes
                 self._controller.step()
+                self._forget(ended)
                 self._dirty |= self._engine.nodes != before
                 self._status = status
             self._mind_passes(status)
@@ -267,29 +269,27 @@ class ControllerActor:
 
     # -- ends of taints
 
-    def _ended_taints(self) -> list[Fact]:
-        now, facts = time.time(), list[Fact]()
+    def _ended_taints(self) -> list[tuple[TaintEnd, str]]:
+        """Taints whose end has come, and why; also what is left of those whose node is gone."""
+        now, ended = time.time(), list[tuple[TaintEnd, str]]()
         ends = self._book.taint_ends()
         jobs: set[str] | None = None
         if any(end.job for end in ends) and now - self._last_jobs > 1.0:
             self._last_jobs, jobs = now, self._tables.live_jobs()
         for end in ends:
-            if end.node not in self._engine.nodes:
-                if end.node not in self._status.nodes:
-                    self._book.forget_taint(end.node, end.key, end.effect)
-                continue
-            over = "its time is over" if end.until is not None and end.until <= now else ""
-            if jobs is not None and end.job and end.job not in jobs:
-                over = f"job {end.job} has ended"
-            if not over:
-                continue
-            standing = [(taint.key, taint.effect) for taint in self._engine.nodes[end.node].taints]
-            if (end.key, Effect(end.effect)) in standing:
-                facts.append(NodeUntainted(end.node, end.key, Effect(end.effect)))
-                self._book.add_event(now, "untainted", end.node, f"{end.key} is gone: {over}")
-            else:  # only now that the journal has it: a kill in between must not leave a taint without its end
-                self._book.forget_taint(end.node, end.key, end.effect)
-        return facts
+            if end.node not in self._engine.nodes and end.node not in self._status.nodes:
+                ended.append((end, "its node is gone"))
+            elif end.until is not None and end.until <= now:
+                ended.append((end, "its time is over"))
+            elif jobs is not None and end.job and end.job not in jobs:
+                ended.append((end, f"job {end.job} has ended"))
+        return ended
+
+    def _forget(self, ended: Sequence[tuple[TaintEnd, str]]) -> None:
+        """Once the journal has it: a kill in between must not leave a taint without its end."""
+        for end, why in ended:
+            self._book.forget_taint(end.node, end.key, end.effect)
+            self._book.add_event(time.time(), "untainted", end.node, f"{end.key} is gone: {why}")
 
     # -- changes that people ask for
 
