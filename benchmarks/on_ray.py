@@ -202,9 +202,9 @@ def many_nodes() -> None:
     from stead.controller import Controller
     from stead.engine import Engine
     from stead.journal import Journal
+    from stead.ray.answers import nodes_allowed
     from stead.ray.cluster import RayCluster
     from stead.ray.compile import route
-    from stead.ray.controller_actor import nodes_allowed
     from stead.ray.passes import Passes
     from stead.ray.tables import NodeRow, Status
 
@@ -213,6 +213,14 @@ def many_nodes() -> None:
 
     before = megabytes()
     totals: dict[str, dict[str, float]] = {f"{n:056x}": {"CPU": 16.0, "memory": 64e9} for n in range(NODES)}
+
+    class Idle:
+        """Nothing is asked for singly here, so there is nothing to carry out."""
+
+        def bind(self, placed: Any) -> None: ...
+        def evict(self, evicted: Any) -> None: ...
+        def refuse(self, refused: Any) -> None: ...
+        def explain(self, waiting: Any) -> None: ...
 
     class Simulated:
         def set(self, node_id: str, amounts: Any) -> None:
@@ -233,7 +241,7 @@ def many_nodes() -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine()
         journal = Journal.open(Path(folder) / "journal.sqlite", engine.settings)
-        cluster = RayCluster()
+        cluster = RayCluster(Idle())
         controller = Controller(cluster, engine, journal)
         cluster.look(status(), {}, engine.nodes)
         controller.step()

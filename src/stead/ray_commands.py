@@ -34,8 +34,8 @@ from stead.labelling import IDENTITY_KEYS, check_key
 from stead.taints import Effect, Taint
 
 if TYPE_CHECKING:
+    from stead.ray.answers import NodeView
     from stead.ray.book import Event
-    from stead.ray.controller_actor import NodeView
 
 SHORT = 12
 """So much of a node's id is shown; six characters of it or more name the node again."""

@@ -23,7 +23,7 @@ def hook(runtime_env: Any) -> Any:
 
 def install_in_worker() -> None:
     """For Ray's worker setup: bind what the worker submits, and how long it goes on. Never raises."""
-    from stead.ray.submission import install_in_worker as install
+    from stead.ray.workers import install_in_worker as install
 
     install()
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.util.placement_group import PlacementGroup
 
 from stead.arguments import labels_of, parse_effect, taints_of
 from stead.asks import Ask
@@ -21,11 +22,13 @@ from stead.engine.explain import Explanation
 from stead.errors import Invalid, Unsupported
 from stead.labelling import Selector
 from stead.ray import grants
+from stead.ray.answers import NodeView
 from stead.ray.attach import Remembered, connection
 from stead.ray.book import Event
 from stead.ray.compile import route
-from stead.ray.controller_actor import NodeView
 from stead.ray.hooks import with_setup
+from stead.ray.placement import placement_group as placement_group
+from stead.ray.placement import remove_placement_group as remove_placement_group
 from stead.ray.remote import remote as remote
 from stead.ray.submission import check_ray, install
 from stead.selectors import parse_label_selector, parse_selector
@@ -201,10 +204,12 @@ def events(after: int = 0, limit: int = 1000) -> list[Event]:
 
 
 def why(what: Any) -> Explanation:
-    """Why work waits, what would let it start, or why it is where it is: for a ref, a handle or an id."""
+    """Why work waits, what would let it start, or why it is where it is: for a ref, a handle, a group or an id."""
     link = connection()
     if isinstance(what, ray.actor.ActorHandle):
         what = what._actor_id.hex()
+    if isinstance(what, PlacementGroup):
+        return _explained(link.ask("why_group", what.id.hex()))
     if isinstance(what, ray.ObjectRef | ray.ObjectRefGenerator):
         ref = what if isinstance(what, ray.ObjectRef) else what._generator_ref
         task_id = ref.task_id()
@@ -221,10 +226,12 @@ def why(what: Any) -> Explanation:
         if len(what) == TASK_ID_LENGTH:
             known = link.task(bytes.fromhex(what))
             return _explained(link.ask("why", _ask(what, known)) if known else link.ask("why_task", what))
+        if len(what) == GROUP_ID_LENGTH:
+            return _explained(link.ask("why_group", what))
     raise Invalid(f"why needs a ref, an actor handle or the id of a task or actor, not {what!r}")
 
 
-ACTOR_ID_LENGTH, TASK_ID_LENGTH = 32, 48
+ACTOR_ID_LENGTH, GROUP_ID_LENGTH, TASK_ID_LENGTH = 32, 36, 48
 
 
 def get(refs: Any, timeout: float | None = None) -> Any:

@@ -8,13 +8,14 @@ with it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -22,7 +23,15 @@ from stead.errors import Invalid
 from stead.ray.compile import Route, Wish
 from stead.ray.page import SYNC_S, Page, Reader, folder_of
 
+if TYPE_CHECKING:
+    from stead.ray.book import Registered
+
+log = logging.getLogger(__name__)
+
 NAME, NAMESPACE = "stead-controller", "stead"
+HEAD = "node:__internal_head__"
+"""What Ray gives to the head of a cluster and to no other node."""
+
 REMEMBERED_MAX = 20_000
 TASK_ID_BYTES = 24
 """A ref is the id of its task and a number."""
@@ -52,6 +61,16 @@ class Connection:
         self._tasks: OrderedDict[bytes, Remembered] = OrderedDict()
         self._actors: OrderedDict[str, Remembered] = OrderedDict()
         self._deadlines: Deadlines | None = None
+        self._registrar: Registrar | None = None
+
+    @property
+    def namespace(self) -> str:
+        """Where labels of other work are looked up: as with names of actors, in the program's own namespace."""
+        return str(ray._private.worker.global_worker.namespace)
+
+    @property
+    def job(self) -> str:
+        return str(self.core.get_current_job_id().hex())
 
     # -- the controller
 
@@ -139,6 +158,15 @@ class Connection:
             self._deadlines = Deadlines(self)
         return self._deadlines
 
+    def register(self, what: Registered, wait: bool = False) -> None:
+        """Tell the controller of work that the engine places; with `wait`, until that is written down."""
+        if self._registrar is None:
+            self._registrar = Registrar(self)
+        if wait:
+            self.ask("register", [what])
+        else:
+            self._registrar.add(what)
+
     # -- from workers
 
     def report_started(self, task_id: str) -> None:
@@ -206,6 +234,37 @@ class Deadlines:
                     self._due.pop(id, None)
 
 
+class Registrar:
+    """Tells the controller of work as it is submitted: what comes while one call is under way goes with the next."""
+
+    def __init__(self, link: Connection) -> None:
+        self._link = link
+        self._lock = threading.Condition()
+        self._waiting: list[Registered] = []
+        threading.Thread(target=self._run, name="stead-registrar", daemon=True).start()
+
+    def add(self, what: Registered) -> None:
+        with self._lock:
+            self._waiting.append(what)
+            self._lock.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting:
+                    self._lock.wait()
+                batch, self._waiting = self._waiting, []
+            try:
+                self._link.controller.register.remote(batch)
+            except Exception:  # Ray is going down; what was submitted goes with it
+                if not ray.is_initialized():
+                    return
+                log.exception("stead could not register work; it is tried again")
+                with self._lock:
+                    self._waiting = batch + self._waiting
+                time.sleep(0.2)
+
+
 _connections: dict[int, Connection] = {}
 
 
@@ -233,8 +292,6 @@ def find_or_start() -> Any:
 def _start() -> Any:
     from stead.ray.controller_actor import ControllerActor
 
-    head = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
     return (
         ray.remote(ControllerActor)
         .options(
@@ -243,10 +300,12 @@ def _start() -> Any:
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
+            # The journal is on the head's disk, so the controller waits for a head that is away; a soft affinity to
+            # the head's id let it start elsewhere.
+            resources={HEAD: 0.001},
             max_restarts=-1,
             max_task_retries=-1,
             max_concurrency=64,
-            scheduling_strategy=strategy,
         )
         .remote()
     )

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stead.asks import Ask
+from stead.asks import Ask, Group
 from stead.codec import dumps, loads
+from stead.labelling import Labels
 from stead.ray.compile import Pass
 
 EVENTS_MAX = 10_000
@@ -28,6 +30,10 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS events (
         number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL,
         text TEXT NOT NULL, count INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS registered (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, job TEXT NOT NULL, ask BLOB NOT NULL,
+        running BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS groups (id TEXT PRIMARY KEY, asked BLOB NOT NULL, taken INTEGER);
     CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -70,6 +76,33 @@ class Timed:
     process: str
     ask: Ask
     refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Work that the engine places by itself. `ask` is what it needs to start, `running` what it holds then; `name` is
+    its ticket, or nothing where Ray places it and the engine only hears of it."""
+
+    id: str
+    kind: str  # "task" or "actor"
+    name: str
+    job: str
+    ask: Ask
+    running: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAsked:
+    """A placement group that the engine decides, with what Ray has to be told of each bundle of each alternative: its
+    pass, and what Ray's own labels can say. `actor` made it, or nothing did but the job; it goes with whoever did."""
+
+    group: Group
+    passes: tuple[tuple[Pass, ...], ...]
+    natives: tuple[tuple[Labels, ...], ...]
+    name: str
+    job: str
+    actor: str
+    detached: bool
 
 
 class Book:
@@ -137,6 +170,35 @@ class Book:
             for id in ids:
                 self._timed.pop(id, None)
             self._db.executemany("DELETE FROM timed WHERE id = ?", [(id,) for id in ids])
+
+    # -- work that is placed singly
+
+    def registered(self) -> list[Registered]:
+        rows: list[Any] = self._do("SELECT id, kind, name, job, ask, running FROM registered ORDER BY rowid")
+        return [Registered(r[0], r[1], r[2], r[3], loads(r[4], Ask), loads(r[5], Ask)) for r in rows]
+
+    def keep_registered(self, many: Iterable[Registered]) -> None:
+        rows = [(each.id, each.kind, each.name, each.job, dumps(each.ask), dumps(each.running)) for each in many]
+        with self._lock, self._db:
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR REPLACE INTO registered VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def forget_registered(self, ids: Iterable[str]) -> None:
+        with self._lock:
+            self._db.executemany("DELETE FROM registered WHERE id = ?", [(id,) for id in ids])
+
+    # -- groups
+
+    def groups(self) -> list[tuple[GroupAsked, int | None]]:
+        """Groups that are not over, and which alternative each was created with, if it was."""
+        rows: list[Any] = self._do("SELECT asked, taken FROM groups ORDER BY rowid")
+        return [(loads(asked, GroupAsked), taken) for asked, taken in rows]
+
+    def keep_group(self, asked: GroupAsked, taken: int | None = None) -> None:
+        self._do("INSERT OR REPLACE INTO groups VALUES (?, ?, ?)", asked.group.id, dumps(asked), taken)
+
+    def forget_group(self, id: str) -> None:
+        self._do("DELETE FROM groups WHERE id = ?", id)
 
     # -- events
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from stead.asks import Ask
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
@@ -17,11 +18,14 @@ from stead.errors import Invalid
 from stead.labelling import IDENTITY_KEYS, Labels
 from stead.node import Node
 from stead.ray.marks import plain_labels, rare_in, rare_resource, rare_taint, taints_in
-from stead.ray.page import PREFIX
+from stead.ray.page import ONE, PREFIX, TICKET, TIMED
 from stead.ray.tables import NodeRow, Status
 from stead.resources import DEVICES, UNIT, Resources
 
 HEAD = "node:__internal_head__"
+IN_USE = "in use on "
+"""How the ids begin under which the engine hears of work that is not told singly."""
+
 ACCELERATOR = "ray.io/accelerator-type"
 _ACCELERATOR_RESOURCE = "accelerator_type:"
 _OF_A_GROUP = re.compile(r"_group_(\d+_)?[0-9a-f]{20,}$")
@@ -36,8 +40,21 @@ def real_amounts(amounts: Mapping[str, float]) -> dict[str, float]:
     }
 
 
+class Commands(Protocol):
+    """Whoever carries out on Ray what the engine wants done."""
+
+    def bind(self, placed: Placed | GroupPlaced) -> None: ...
+
+    def evict(self, evicted: Evicted) -> None: ...
+
+    def refuse(self, refused: Refused) -> None: ...
+
+    def explain(self, waiting: Waiting) -> None: ...
+
+
 class RayCluster:
-    def __init__(self) -> None:
+    def __init__(self, commands: Commands) -> None:
+        self.commands = commands
         self._heard: list[Fact] = []
         self._late = 0.0
         self.rare: tuple[str, ...] = ()
@@ -53,16 +70,16 @@ class RayCluster:
         return heard
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
-        raise AssertionError("on Ray the engine is not yet told of single asks, so it places none")
+        self.commands.bind(placed)
 
     def evict(self, evicted: Evicted) -> None:
-        raise AssertionError("on Ray the engine is not yet told of single asks, so it evicts none")
+        self.commands.evict(evicted)
 
     def refuse(self, refused: Refused) -> None:
-        raise AssertionError("on Ray the engine is not yet told of single asks, so it refuses none")
+        self.commands.refuse(refused)
 
     def explain(self, waiting: Waiting) -> None:
-        raise AssertionError("on Ray the engine is not yet told of single asks, so none waits in it")
+        self.commands.explain(waiting)
 
     # -- what is heard
 
@@ -115,26 +132,46 @@ def whole_devices(amounts: Mapping[str, float]) -> dict[str, float]:
     return {name: float(int(amount)) if name in DEVICES else amount for name, amount in amounts.items()}
 
 
-def in_use(status: Status, but: Mapping[str, Ask] | None = None) -> list[Fact]:
-    """Everything that runs on each node, whoever manages it, as one running ask per node (and share of a device).
+def in_use(status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]) -> list[AskRunning]:
+    """What runs on each node beside `mine`, whoever manages it, as a running ask per node (and share of a device)."""
+    used = others_in_use(status, mine, plugged)
+    return [
+        AskRunning(Ask.of(f"{IN_USE}{node} ({index})", part), node)
+        for node, parts in used.items()
+        for index, part in enumerate(parts)
+    ]
 
-    `but`: by node, an ask that runs there and is told by itself.
+
+def others_in_use(
+    status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]
+) -> dict[str, list[dict[str, float]]]:
+    """By node, what is in use there beside `mine`, in parts that could each be asked for.
+
+    A node on which something runs that uses nothing has one empty part: somebody holds a pass there.
     """
-    facts: list[Fact] = []
+    found: dict[str, list[dict[str, float]]] = {}
     for row in status.nodes.values():
         total, available = real_amounts(row.total), real_amounts(row.available)
         used = {name: round(amount - available.get(name, 0.0), 4) for name, amount in total.items()}
-        if but and row.id in but:
-            for name, units in but[row.id].choices[0].resources.items():
+        for amounts in mine.get(row.id, ()):
+            for name, units in amounts.items():
                 used[name] = round(used.get(name, 0.0) - units / UNIT, 4)
         used = {name: amount for name, amount in used.items() if amount > 0}
-        parts = [used]
+        parts = [used] if used or _is_occupied(row, plugged) else []
         for name in DEVICES & used.keys():  # above one, devices are asked for whole
             share = round(used[name] % 1, 4)
             if used[name] > 1 and share:
                 used[name] -= share
                 parts.append({name: share})
-        for index, part in enumerate(parts):
-            if part:
-                facts.append(AskRunning(Ask.of(f"in use on {row.id} ({index})", part), row.id))
-    return facts
+        if parts:
+            found[row.id] = parts
+    return found
+
+
+def _is_occupied(row: NodeRow, plugged: set[tuple[str, str]]) -> bool:
+    """Whether something holds a pass, and so runs there, whatever else it uses."""
+    return any(
+        total - row.available.get(name, 0.0) - (ONE if (row.id, name) in plugged else 0.0) > ONE / 2
+        for name, total in row.total.items()
+        if name.startswith(PREFIX) and name != TIMED and not name.startswith(TICKET)
+    )

@@ -10,16 +10,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, combinations
 from typing import Any
 
-from stead.asks import Ask, Choice, PolicyName, Preference
+from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.codec import dumps
-from stead.errors import Invalid, Unsupported
+from stead.errors import Invalid
 from stead.labelling import (
     ANYWHERE,
+    EMPTY,
+    NODE_ID,
     NODE_ID_KEYS,
     Labels,
     Operator,
@@ -28,22 +30,33 @@ from stead.labelling import (
     Term,
     check_value,
 )
+from stead.ray.environments import digest_in, preferring
 from stead.resources import Resources
 from stead.selectors import intersection, label_selector_strings, parse_label_selector, union
 from stead.strategies import (
     NodeAffinitySchedulingStrategy,
     Wants,
     node_affinity,
+    spreads,
     tolerations,
     wants,
 )
 from stead.taints import Toleration
 
-OWN_OPTIONS = ("tolerations", "deadline_s")
+OWN_OPTIONS = ("tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node")
 """Options that are stead's and that Ray must not see."""
+
+ALONE = Affinity(ANYWHERE, near=False, namespaces=frozenset(), symmetric=True)
+"""What ``exclusive=True`` means: a node with nothing else on it, and closed to everything that comes later."""
+
+PER_NODE_MAX = 99
+"""Ray counts in ten-thousandths, and one k-th of a node must be told from one (k+1)-th."""
 
 RESOURCE_PREFIX = "stead."
 """How the names of stead's own resources begin, passes among them."""
+
+IMPLICIT_PREFIX = "node:__internal_implicit_resource_"
+"""How the names begin of which Ray has 1.0 on every node."""
 
 NATIVE_PREFIX = "ray.io/"
 NOT_NATIVE = NODE_ID_KEYS | {"ray.io/accelerator-type"}
@@ -110,17 +123,58 @@ class Route:
     strategy: object | None
     pins: tuple[str, ...]
     deadline_s: float | None
+    affinities: tuple[tuple[Affinity, ...], ...] = ()
+    spreads: tuple[Spread, ...] = ()
+    labels: Labels = EMPTY
+    per_node: tuple[tuple[str, int], ...] = ()
 
-    def ask(self, id: str, resources: Mapping[str, float]) -> Ask:
+    @property
+    def is_decided(self) -> bool:
+        """Whether the engine must choose the node of each piece, because it depends on where other work is, or other
+        work may ask where this is."""
+        on_work = (isinstance(preference.want, Affinity | Spread) for preference in self.prefers)
+        return bool(self.affinities or self.spreads or self.labels) or any(on_work)
+
+    def ask(
+        self,
+        id: str,
+        resources: Mapping[str, float],
+        namespace: str = "",
+        tolerations: tuple[Toleration, ...] | None = None,
+    ) -> Ask:
         """The whole of it for the engine; a deadline is left to whoever knows the clock."""
-        amounts = Resources.of({name: n for name, n in resources.items() if not name.startswith(RESOURCE_PREFIX)})
+        amounts = Resources.of({name: n for name, n in resources.items() if not is_own_name(name)})
         return Ask(
             id,
             tuple(Choice(amounts, selector) for selector in self.choices),
-            self.wish.admits.tolerations,
+            self.wish.admits.tolerations if tolerations is None else tolerations,
+            self.affinities,
+            self.spreads,
             prefers=self.prefers,
+            labels=self.labels,
+            namespace=namespace,
             policy=PolicyName.SPREAD if _is_word(self.strategy, SPREAD) else PolicyName.HYBRID,
         )
+
+
+def implicit(asked: Route, namespace: str) -> dict[str, float]:
+    """What Ray has of itself on every node and keeps work apart with, without anybody's help.
+
+    One part in k of a name, for at most k on a node; all of a name, for work that stays apart from its own kind: two
+    pieces with that rule never share a node, whatever else the engine knows of them.
+    """
+    names = {f"{name}/{most}": math.floor(10_000 / most) / 10_000 for name, most in asked.per_node}
+    if len(asked.affinities) == 1:
+        for each in asked.affinities[0]:
+            own = not each.near and each.topologies == (NODE_ID,) and each.namespaces is None
+            if own and each.selector.matches(asked.labels):
+                names[hashlib.sha256(dumps(_ordered(each.selector))).hexdigest()[:10]] = 1.0
+    return {f"{IMPLICIT_PREFIX}stead.{namespace}/{name}": amount for name, amount in names.items()}
+
+
+def is_own_name(resource: str) -> bool:
+    """Whether a resource is none of the user's: stead's, or one of those that Ray has on every node."""
+    return resource.startswith((RESOURCE_PREFIX, IMPLICIT_PREFIX))
 
 
 def is_plain(options: Mapping[str, Any]) -> bool:
@@ -128,7 +182,9 @@ def is_plain(options: Mapping[str, Any]) -> bool:
     get = options.get
     return (
         get("deadline_s") is None
-        and _is_absent(get("tolerations"))
+        and not get("exclusive")
+        and not digest_in(get("runtime_env"))
+        and all(_is_absent(get(name)) for name in ("tolerations", "labels", "spread", "max_per_node"))
         and _is_absent(get("label_selector"))
         and _is_absent(get("fallback_strategy"))
         and ((strategy := get("scheduling_strategy")) is None or _is_native(strategy))
@@ -138,10 +194,25 @@ def is_plain(options: Mapping[str, Any]) -> bool:
 def route(options: Mapping[str, Any]) -> Route:
     """The route of a submission with these options, as given to ``@ray.remote(...)`` or ``.options(...)``."""
     strategy, wanted = _split(options.get("scheduling_strategy"))
+    if digest := digest_in(options.get("runtime_env")):
+        wanted = replace(wanted, prefers=(*wanted.prefers, preferring(digest)))
     tolerated = tolerations(options.get("tolerations"))
     deadline = _deadline(options.get("deadline_s"))
     rules = _rules(_label_choices(options), wanted, _pinned(strategy), tolerated)
-    return Route(rules.wish, rules.choices, rules.prefers, *rules.native, strategy, rules.pins, deadline)
+    own = _own_labels(options.get("labels"))
+    return Route(
+        rules.wish,
+        rules.choices,
+        rules.prefers,
+        *rules.native,
+        strategy,
+        rules.pins,
+        deadline,
+        _with_exclusive(wanted.affinities, options.get("exclusive")),
+        spreads(options.get("spread"), own),
+        own,
+        _per_node(options.get("max_per_node")),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +251,6 @@ def _split(given: Any) -> tuple[object | None, Wants]:
         names = " and ".join(map(_name, native))
         raise Invalid(f"scheduling_strategy has {names}, but Ray takes one of its own strategies, for example 'SPREAD'")
     wanted = wants([_readable(one) for one in listed if one is not None and not _is_native(one)])
-    _refuse_rules_on_other_work(wanted)
     return (native[0] if native else None), wanted
 
 
@@ -190,13 +260,37 @@ def _readable(strategy: Any) -> Any:
     return node_affinity(strategy) if isinstance(strategy, str | Selector) else strategy
 
 
-def _refuse_rules_on_other_work(wanted: Wants) -> None:
-    # The seam for actor affinity: its rules are the engine's to keep and will need passes that are counted.
-    if wanted.affinities or not all(isinstance(preference.want, Selector) for preference in wanted.prefers):
-        raise Unsupported(
-            "scheduling_strategy has actor_affinity, which stead cannot do on Ray yet; choose nodes by their labels "
-            "instead, for example node_affinity(label_in('zone', ['a']))"
-        )
+def _own_labels(given: Any) -> Labels:
+    if given is None:
+        return EMPTY
+    if not isinstance(given, Mapping):
+        raise Invalid(f"labels must be a map such as {{'role': 'trainer'}}, not {given!r}")
+    return Labels.checked(given)
+
+
+def _with_exclusive(affinities: tuple[tuple[Affinity, ...], ...], exclusive: Any) -> tuple[tuple[Affinity, ...], ...]:
+    if exclusive is None or exclusive is False:
+        return affinities
+    if exclusive is not True:
+        raise Invalid(f"exclusive must be True or False, not {exclusive!r}")
+    return tuple((*each, ALONE) for each in affinities or ((),))
+
+
+def _per_node(given: Any) -> tuple[tuple[str, int], ...]:
+    """``max_per_node={"trainer": 1}``: of the work that says so, at most so many on one node."""
+    if given is None:
+        return ()
+    good = "for example {'trainer': 1}"
+    if not isinstance(given, Mapping):
+        raise Invalid(f"max_per_node must be a map from a name of your choice to a number, {good}, not {given!r}")
+    for name, most in given.items():
+        if not isinstance(name, str) or not name:
+            raise Invalid(f"max_per_node has the name {name!r}, which must be a string, {good}")
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= PER_NODE_MAX:
+            raise Invalid(
+                f"max_per_node has {most!r} for {name!r}, which must be a whole number from 1 to {PER_NODE_MAX}, {good}"
+            )
+    return tuple(sorted(given.items()))
 
 
 def _is_native(strategy: object) -> bool:

@@ -7,7 +7,6 @@ a kill the journal and the book say everything that was acknowledged, and Ray's 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -15,17 +14,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import ray
 import ray.util.state
 
 from stead.asks import Ask, Choice
 from stead.controller import Controller
-from stead.engine import Engine
-from stead.engine.explain import Explanation
+from stead.engine import Settings
 from stead.engine.facts import (
-    AskRunning,
     Fact,
     NodeDrained,
     NodeLabelled,
@@ -34,26 +30,30 @@ from stead.engine.facts import (
 )
 from stead.errors import Invalid
 from stead.journal import Journal, Superseded
-from stead.labelling import Labels, Requirement, Selector
+from stead.labelling import Labels
 from stead.node import Node
 from stead.ray import grants, submission
 from stead.ray.agents import Pages
-from stead.ray.book import Book, Event, TaintEnd, Timed
-from stead.ray.cluster import RayCluster, in_use, real_amounts, static_labels
+from stead.ray.answers import Answers
+from stead.ray.book import Book, GroupAsked, Registered, TaintEnd, Timed
+from stead.ray.cluster import RayCluster
 from stead.ray.compile import Pass, Wish
+from stead.ray.environments import LABEL, LABELS_MAX
 from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
 from stead.ray.page import FOLDER, Page, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
-from stead.ray.tables import ActorRow, Status, Tables
-from stead.resources import Resources
-from stead.selectors import intersection, parse_label_selector
+from stead.ray.placing import Placing
+from stead.ray.tables import Status, Tables
 from stead.taints import TOLERATE_ALL, Effect, Taint
 
 ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
 PLAIN = Pass()
+SETTINGS = Settings(patience=None)
+"""Nodes are not held for late work: that would shut them to work that Ray places, which nobody asked for."""
+
 ANY = (TOLERATE_ALL,)
 SQUEEZERS = 3
 TIERS_MAX, TIER_NODES_MAX = 8, 128
@@ -72,23 +72,7 @@ class Change:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node as people see it: every label with its source, taints with owner and end, what is free."""
-
-    id: str
-    ip: str
-    name: str
-    labels: Mapping[str, str]
-    sources: Mapping[str, str]  # label key -> "start", "run time" or "stead"
-    taints: tuple[Taint, ...]
-    ends: tuple[TaintEnd, ...]
-    draining: bool
-    total: Mapping[str, float]
-    available: Mapping[str, float]
-
-
-class ControllerActor:
+class ControllerActor(Answers):
     def __init__(self) -> None:
         submission.exempt_this_process()
         self._lock = threading.RLock()
@@ -135,11 +119,12 @@ class ControllerActor:
         session = Path(worker.node.get_session_dir_path())
         folder = session / FOLDER
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        journal = Journal.open(folder / "journal.sqlite")
+        journal = Journal.open(folder / "journal.sqlite", SETTINGS)
         self._book = Book(folder / "book.sqlite")
-        self._cluster = RayCluster()
+        self._placing = Placing(worker.gcs_client.address, self._book, self._tables, self._wake.set)
+        self._cluster = RayCluster(self._placing)
         self._controller = Controller.resumed(self._cluster, journal)
-        self._engine: Engine = self._controller.engine
+        self._engine = self._controller.engine
         self._grants = grants.detect(self._tables.gcs)
         self._passes = Passes(self._grants, GroupPlugs(self._tables.groups), self._tables.status, journal.check)
         self._pages = Pages(session, worker.node_ip_address, worker.core_worker.get_current_node_id().hex())
@@ -150,6 +135,9 @@ class ControllerActor:
         self._mirror, self._mirrored = Mirror(self.rule_of), 0.0
         self._unsettled = 0
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
+        status = self._tables.status()
+        self._passes.note_use(status, self._book.pass_of)
+        self._placing.open(self._engine, self._passes, self._grants, journal.check, status)
 
     def _round(self) -> None:
         """Once around. The order is the promise: written down before it is done, done before it is answered."""
@@ -166,15 +154,20 @@ class ControllerActor:
                     self._cluster.hear(*change.facts)
                 ended = self._ended_taints()
                 self._cluster.hear(*(NodeUntainted(end.node, end.key, Effect(end.effect)) for end, _ in ended))
-                before = self._engine.nodes
+                self._cluster.hear(*self._placing.facts(status))
+                before, closed = self._engine.nodes, self._placing.decided.closed()
                 self._controller.step()
+                self._placing.carry_out(status)
+                self._dirty |= self._placing.decided.closed() != closed
                 self._forget(ended)
                 self._dirty |= self._engine.nodes != before
                 self._status = status
             self._mind_passes(status)
             self._unsettled = self._passes.settle(status, self._allowed, self._announce, bool(changes))
+            self._placing.groups.look_again(status, self._allowed)
+            self._unsettled += self._placing.is_unsettled
             self._write_down_passes()
-            self._waiting.look(status, self._engine.fork())
+            self._waiting.look(status, self._placing.fork)
             self._deadlines.mind_orphans()
             self._evictions.carry_out(self._page.evict)
             self._mirror_demand(status)
@@ -201,14 +194,12 @@ class ControllerActor:
             for key, issued in self._passes.issued.items():
                 if self._dirty or key not in self._allowed:
                     self._allowed[key] = self._nodes_for(issued.rule)
-            for key in self._passes.retire(status, self._allowed, {PLAIN.key}, self._tables.names_of_waiting_actors):
+            keep = {PLAIN.key, *self._placing.groups.passes()}
+            for key in self._passes.retire(status, self._allowed, keep, self._tables.names_of_waiting_actors):
                 del self._allowed[key]
                 self._wishes = {each: wish for each, wish in self._wishes.items() if wish.admits.key != key}
                 self._dirty = True
         self._passes.grant_timed(status)
-
-    def _nodes_for(self, rule: Pass) -> set[str]:
-        return nodes_allowed(self._engine, rule)
 
     def _write_down_passes(self) -> None:
         for issued in self._passes.issued.values():
@@ -234,7 +225,8 @@ class ControllerActor:
         nodes = self._engine.nodes
         tainted = {id: ", ".join(map(str, node.taints)) for id, node in nodes.items() if node.taints}
         drained = {id: "draining" for id, node in nodes.items() if node.draining}
-        if (tainted or drained) and not self._book.marked("bound"):
+        closed = self._placing.decided.closed()
+        if (tainted or drained or closed) and not self._book.marked("bound"):
             self._book.mark("bound", "yes")
         tiers = self._page.tiers
         if self._dirty:
@@ -249,8 +241,14 @@ class ControllerActor:
             rare={rare_resource(rare): rare for rare in self._cluster.rare},
             tainted={**drained, **tainted},
             away=away,
-            evict=self._evictions.due(self._engine, self._passes.issued.values()),
+            evict=self._due(),
         )
+
+    def _due(self) -> dict[str, dict[str, tuple[float, float]]]:
+        due = self._evictions.due(self._engine, self._passes.issued.values())
+        for name, node in self._placing.evicted_tickets():
+            due.setdefault(node, {})[name] = (0.0, 0.0)
+        return due
 
     def _all_wishes(self) -> dict[str, Wish]:
         plain = {key: Wish(issued.rule) for key, issued in self._passes.issued.items()}
@@ -358,6 +356,15 @@ class ControllerActor:
         self._book.add_event(time.time(), "labelled", found.id, ", ".join(said))
         return found.id
 
+    def holds(self, node: str, digest: str) -> None:
+        """A worker says that a runtime environment exists on its node."""
+        known = self._engine.nodes.get(node)
+        key = f"{LABEL}{digest}"
+        if known is None or key in known.labels:
+            return
+        old = [each for each in known.labels if each.startswith(LABEL)]
+        self._submit(NodeLabelled(node, Labels({key: "true"}), tuple(old[: max(0, len(old) - LABELS_MAX + 1)])))
+
     def drain(self, node: str, draining: bool, evict: bool = False) -> str:
         found = self._node(node)
         facts: list[Fact] = [NodeDrained(found.id, draining)]
@@ -406,112 +413,36 @@ class ControllerActor:
                 self._wishes[wish.key] = wish
                 self._dirty = True
 
+    # -- work that is placed singly
+
+    def register(self, arrived: Sequence[Registered]) -> None:
+        """Take on work for which the engine chooses the node; written down when this returns."""
+        self._placing.register(arrived)
+
+    def task_started(self, name: str, node: str) -> None:
+        self._placing.task_started(name, node)
+
+    def task_done(self, name: str) -> None:
+        self._placing.task_done(name)
+
+    def register_group(self, asked: GroupAsked) -> None:
+        """Take on a placement group; its passes stand everywhere when this returns."""
+        rules = {rule.key: rule for rules in asked.passes for rule in rules}
+        with self._lock:
+            nodes = set(self._engine.nodes)
+            ready = all(key in self._page.generations and self._allowed.get(key) == nodes for key in rules)
+        if not ready:
+            self.introduce([Wish(rule) for rule in rules.values()], for_group=True)
+            self._submit()
+        self._placing.register_group(asked)
+
+    def end_group(self, id: str) -> None:
+        self._placing.end_group(id)
+
     def settled(self) -> int:
         """Wait for one whole round, and return the count of the page that stands after it."""
         self._submit()
         return self._page.count
-
-    # -- questions
-
-    def hello(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "grants": self._grants is not None, "ray": ray.__version__}
-
-    def nodes(self, selector: Selector | None = None) -> list[NodeView]:
-        with self._lock:
-            ends = self._book.taint_ends()
-            chosen = self._engine.nodes
-            if selector is not None:
-                chosen = {id: node for id, node in chosen.items() if selector.matches(node.all_labels)}
-            return [self._view(node, ends) for node in chosen.values()]
-
-    def _view(self, node: Node, ends: Sequence[TaintEnd]) -> NodeView:
-        row = self._status.nodes.get(node.id)
-        static = static_labels(row) if row else {}
-        labels = dict(node.all_labels)
-        sources = {
-            key: "stead" if key not in node.labels else "start" if static.get(key) == value else "run time"
-            for key, value in labels.items()
-        }
-        mine = tuple(end for end in ends if end.node == node.id)
-        total, available = (real_amounts(row.total), real_amounts(row.available)) if row else ({}, {})
-        return NodeView(
-            node.id, node.ip, node.name, labels, sources, node.taints, mine, node.draining, total, available
-        )
-
-    def labels(self) -> dict[str, dict[str, list[str]]]:
-        found: dict[str, dict[str, list[str]]] = {}
-        with self._lock:
-            for id, node in self._engine.nodes.items():
-                for key, value in node.all_labels.items():
-                    found.setdefault(key, {}).setdefault(value, []).append(id)
-        return found
-
-    def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
-        return self._book.events(after, limit)
-
-    def why(self, ask: Ask, node: str = "") -> Explanation:
-        """Why an ask waits now; or, with a node, why it is there."""
-        with self._lock:
-            fork, status = self._engine.fork(), self._tables.status()
-            fork.apply(*in_use(status, {node: ask} if node else {}))
-            if node and node in fork.nodes:
-                fork.apply(AskRunning(ask, node))
-                return fork.explain(ask.id)
-            return fork.explain(ask)
-
-    def why_task(self, task_id: str) -> Explanation:
-        """For a task that another process submitted: what Ray's own listing says of it."""
-        found: Any = None
-        if ray._private.services.get_webui_url_from_internal_kv():  # without a dashboard Ray would look for it for long
-            with contextlib.suppress(Exception):
-                found = ray.util.state.get_task(task_id, timeout=5)
-        row: Any = found[-1] if isinstance(found, list) and found else found
-        if row is None:
-            raise Invalid(f"nothing is known of task {task_id}; ask in the program that submitted it")
-        if row.state in ("FINISHED", "FAILED"):
-            raise Invalid(f"task {task_id} has ended, so it waits for nothing")
-        resources = dict(row.required_resources or {})
-        rule = self.rule_of(resources)
-        ask = Ask(task_id, (Choice(Resources.of(real_amounts(resources)), rule.selector),), rule.tolerations)
-        return self.why(ask, row.node_id or "" if row.state == "RUNNING" else "")
-
-    def why_actor(self, actor_id: str, ask: Ask | None = None) -> Explanation:
-        row = self._tables.actor(actor_id)
-        if row is None:
-            raise Invalid(f"Ray knows no actor {actor_id}")
-        refused = self._book.timed_of(actor_id)
-        if refused is not None and refused.refused:
-            return self.why(refused.ask)
-        if row.state == "DEAD":
-            raise Invalid(f"actor {actor_id} is dead, so it waits for nothing")
-        return self.why(ask or self._ask_of(row), row.node_id if row.state == "ALIVE" else "")
-
-    def _ask_of(self, row: ActorRow) -> Ask:
-        rule = self.rule_of(row.resources)
-        selector = intersection([rule.selector, parse_label_selector(row.label_selector)])
-        return Ask(row.id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
-
-    def rule_of(self, resources: Mapping[str, float]) -> Pass:
-        """What the pass among these resources stands for; without one, anything goes."""
-        for name in resources:
-            found = read_name(name)
-            if found and found[0] in self._passes.issued:
-                return self._passes.issued[found[0]].rule
-        return Pass(tolerations=ANY)
-
-    def nodes_for(self, wish: Wish) -> list[str]:
-        """The nodes that rules allow today."""
-        with self._lock:
-            return sorted(self._nodes_for(wish.admits))
-
-    def refuses(self, wish: Wish, node: str) -> str:
-        """Why a node will not take work with these rules, in words; "" if it will."""
-        with self._lock:
-            if node not in self._engine.nodes or node in self._nodes_for(wish.admits):
-                return ""
-            pinned = Selector.all_of(Requirement.is_in("node_id", node))
-            selector = intersection([wish.admits.selector, pinned])
-            return str(self._engine.explain(Ask.of("pinned", selector=selector, tolerations=wish.admits.tolerations)))
 
     # -- deadlines
 
@@ -561,8 +492,3 @@ class ControllerActor:
             raise Invalid(f"{said!r} is {len(found)} nodes; give one id: {', '.join(node.id for node in found)}")
         example = next(iter(nodes), "none")
         raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
-
-
-def nodes_allowed(engine: Engine, rule: Pass) -> set[str]:
-    """The nodes on which a pass is granted: those that would take an ask for nothing under its rules."""
-    return set(engine.candidates(Ask("pass", (Choice(selector=rule.selector),), rule.tolerations))[0])

@@ -20,7 +20,7 @@ from rich.text import Text
 
 import stead
 from stead.errors import Invalid
-from stead.ray.controller_actor import NodeView
+from stead.ray.answers import NodeView
 from stead.ray.local import LocalCluster, NotStarted, local_cluster
 from stead.taints import Taint
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from stead.ray.environments import VARIABLE, opted
+
 CHAINED_HOOK = "STEAD_RUNTIME_ENV_HOOK"
 """The user's own runtime-env hook (Ray has one variable for it, and it holds stead's)."""
 
@@ -43,8 +45,10 @@ def bind_job(runtime_env: Any, always: bool = True) -> dict[str, Any]:
 
 
 def with_setup(runtime_env: Any, always: bool) -> dict[str, Any]:
-    env = dict(runtime_env or {})
+    env = opted(runtime_env or {})
     variables = dict(env.get("env_vars") or {})
+    if VARIABLE in variables:
+        os.environ[VARIABLE] = variables[VARIABLE]  # what this driver submits runs there too
     if SETUP_VARIABLE in variables:  # inherited from a job's supervisor, which was bound itself
         return env
     env[SETUP] = _setup(env.get(SETUP))

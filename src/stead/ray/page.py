@@ -24,6 +24,8 @@ PREFIX = "stead."
 TIMED = f"{PREFIX}timed"
 """Held by work that reports when it starts, because it has a deadline."""
 
+TICKET = f"{PREFIX}t/"
+"""How the names of tickets begin: passes for one piece of work each (see `stead.ray.tickets`)."""
 
 ONE = 0.0001
 """What one piece of work asks of a pass, the least Ray can say."""

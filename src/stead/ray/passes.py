@@ -78,6 +78,11 @@ class Passes:
         self._asserted: dict[tuple[str, str], tuple[float, float]] = {}
         self._used_at: dict[str, float] = {}
 
+    @property
+    def plugged(self) -> set[tuple[str, str]]:
+        """(node, name) of everything that is withdrawn and plugged."""
+        return self._plugs.placed()
+
     def issue(self, rule: Pass, current: int = 0) -> None:
         """Make a pass usable; `settle` then grants it."""
         found = self.issued.setdefault(rule.key, Issued(rule, current, {current}))

@@ -18,7 +18,7 @@ from stead.engine import Engine
 from stead.engine.explain import Explanation
 from stead.labelling import Requirement, Selector
 from stead.ray.book import Book
-from stead.ray.cluster import in_use, real_amounts
+from stead.ray.cluster import real_amounts
 from stead.ray.compile import Pass
 from stead.ray.page import read_name
 from stead.ray.tables import PendingRow, Status, Tables
@@ -42,16 +42,16 @@ class WaitingWork:
         self._heard: dict[Any, str] = {}
         self._told: dict[Any, str] = {}
 
-    def look(self, status: Status, engine: Engine) -> None:
-        """Once in a while. `engine` is a fork, to be told here what is in use."""
+    def look(self, status: Status, fork: Callable[[Status], Engine]) -> None:
+        """Once in a while. `fork` gives an engine that knows what is in use."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         rows = [row for row in status.pending if any(read_name(name) for name in row.resources)]
         heard: dict[Any, str] = {}
-        if rows:
-            engine.apply(*in_use(status))
+        engine = fork(status) if rows else None
         for row in rows[:KINDS_MAX]:
+            assert engine is not None
             found = engine.explain(self._ask(row))
             if found.fits:
                 continue  # Ray has not looked again yet

@@ -16,21 +16,23 @@ import logging
 import os
 import random
 import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import Any
 
 import ray
 from ray._common import ray_option_utils
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from stead.errors import Invalid, Unsupported
 from stead.labelling import ANYWHERE
-from stead.ray import grants
+from stead.ray import grants, singly
 from stead.ray.attach import Connection, connection
-from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, is_plain, route
+from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, implicit, is_plain, route
+from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
 from stead.ray.page import ONE, PREFIX, TIMED, Page
 from stead.selectors import union
@@ -98,6 +100,7 @@ def install(always: bool) -> None:
     _replace(core, "submit_task", _submit_task)
     _replace(core, "create_actor", _create_actor)
     _replace(core, "create_placement_group", _create_placement_group)
+    _replace(core, "remove_placement_group", _remove_placement_group)
     _accept_options()
     _quieten()
     _State.installed = True
@@ -153,6 +156,13 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         asked = said.route if isinstance(said, Marked) else None
         resources, strategy = given[at_resources], given[at_strategy]
         link = connection(core)
+        if asked is not None and asked.is_decided:
+            piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
+            args = list(given)
+            args[at_strategy], args[at_labels], args[at_fallback] = piece.for_task(resources)
+            refs = plain(core, *args)
+            piece.task_submitted(refs, resources)
+            return refs
         admitted = _admit_all(link, asked, resources, strategy)
         if admitted is not None:
             args = list(given)
@@ -170,7 +180,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
     at_descriptor, at_resources = _place_of(plain, "function_descriptor"), _place_of(plain, "resources")
-    at_placement = _place_of(plain, "placement_resources")
+    at_placement, at_detached = _place_of(plain, "placement_resources"), _place_of(plain, "is_detached")
 
     def create_actor(core: Any, *given: Any, **named: Any) -> Any:
         descriptor, said = given[at_descriptor], named.get("label_selector")
@@ -182,6 +192,13 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         resources = given[at_resources]
         before = set(resources)
         link = connection(core)
+        if asked is not None and asked.is_decided:
+            strategy = named.get("scheduling_strategy")
+            piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
+            named.update(zip(_CHOICES, piece.for_actor(resources, given[at_placement]), strict=True))
+            actor_id = plain(core, *given, **named)
+            piece.actor_created(actor_id, detached=given[at_detached])
+            return actor_id
         admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"))
         if admitted is not None:
             if given[at_placement]:
@@ -216,6 +233,16 @@ def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         return plain(core, *args)
 
     return create_placement_group
+
+
+def _remove_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def remove_placement_group(core: Any, group_id: Any) -> Any:
+        if not _State.exempt and not ray.util.placement_group_table(PlacementGroup(group_id)):
+            with contextlib.suppress(Exception):  # it waits for its decision, so Ray does not know it yet
+                connection(core).ask("end_group", group_id.hex())
+        return plain(core, group_id)
+
+    return remove_placement_group
 
 
 _CHOICES = ("scheduling_strategy", "label_selector", "fallback_strategy")
@@ -253,6 +280,8 @@ def admit(
     if page.rare:
         wish = _with_rare(wish, tuple(name for name in page.rare if (amounts or resources).get(name)), page)
     if wish is PLAIN and not (_State.always or page.bound):
+        if asked is not None and asked.per_node:
+            resources.update(implicit(asked, link.namespace))
         return None if asked is None else _native(asked, strategy)
     if asked is not None and asked.pins and not isinstance(strategy, NodeAffinitySchedulingStrategy):
         if not link.any_alive(asked.pins):
@@ -273,9 +302,17 @@ def admit(
             strategy = "DEFAULT"  # Ray would wait for the node, because a plug keeps it feasible
     if page.grants:
         resources[page.name(wish.admits.key)] = ONE
+    if asked is not None and asked.per_node:
+        resources.update(implicit(asked, link.namespace))
     if asked is not None and asked.deadline_s is not None and page.grants:
         resources[TIMED] = ONE
     return _with_tiers(page, wish, asked, strategy)
+
+
+def _tolerated(link: Connection, asked: Route, resources: Mapping[str, float]) -> tuple[Toleration, ...]:
+    page = link.page()
+    rare = tuple(name for name in page.rare if resources.get(name))
+    return _with_rare(asked.wish, rare, page).admits.tolerations
 
 
 def _admit_all(
@@ -302,20 +339,22 @@ def _node_id(said: str) -> str:
 def _bundle_for(link: Connection, asked: Route, strategy: Any) -> Any:
     """Inside a group the rules on nodes choose among its bundles, which are where they are."""
     rules = Wish(Pass(union(asked.choices), (TOLERATE_ALL,)))
-    if rules.admits.selector == ANYWHERE:
+    if rules.admits.selector == ANYWHERE and not (asked.affinities or asked.spreads):
         return strategy
     group = strategy.placement_group
     nodes = (ray.util.placement_group_table(group) or {}).get("bundles_to_node_id") or {}
     if not nodes or not all(nodes.values()):
         raise Invalid("rules on nodes inside a placement group need the group in place; wait by ray.get(group.ready())")
-    allowed = set(link.ask("nodes_for", rules))
+    ask = replace(asked.ask("inside a group", {}, link.namespace), tolerations=(TOLERATE_ALL,))
+    allowed = set(link.ask("nodes_for_ask", ask))
     wanted = strategy.placement_group_bundle_index
     fitting = [index for index, id in sorted(nodes.items()) if id in allowed and wanted in (-1, index)]
     if not fitting:
         which = (
             "no bundle of the placement group is" if wanted == -1 else f"bundle {wanted} of the placement group is not"
         )
-        raise Invalid(f"{which} on a node with {rules.admits.selector}")
+        said = f"with {rules.admits.selector}" if not (asked.affinities or asked.spreads) else "that its rules allow"
+        raise Invalid(f"{which} on a node {said}")
     if len(fitting) == len(nodes):
         return strategy
     chosen = random.choice(fitting)
@@ -401,6 +440,8 @@ def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def validate(options: dict[str, Any], *rest: Any, **named: Any) -> Any:
         options.pop(ROUTE, None)
+        if FLAG in (options.get("runtime_env") or ()):
+            options["runtime_env"] = opted(options["runtime_env"])
         try:
             plain(options, *rest, **named)
         except ValueError as error:  # Ray lists every option it knows, and this one is nobody's business
@@ -451,7 +492,11 @@ def _is_own_cluster() -> bool:
 
 def _tolerating(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
-    def placement_group(*given: Any, tolerations: Any = None, **named: Any) -> Any:
+    def placement_group(*given: Any, tolerations: Any = None, fallback_strategy: Any = None, **named: Any) -> Any:
+        if fallback_strategy is not None:
+            from stead.ray.placement import placement_group as decided  # only here: it is rare, and takes time to load
+
+            return decided(*given, tolerations=tolerations, fallback_strategy=fallback_strategy, **named)
         if tolerations is None:
             return plain(*given, **named)
         route({"tolerations": tolerations})  # nonsense is refused here, in the caller's stack
@@ -462,94 +507,6 @@ def _tolerating(plain: Callable[..., Any]) -> Callable[..., Any]:
             _State.group_options.tolerations = None
 
     return placement_group
-
-
-# -- in workers
-
-
-def install_in_worker() -> None:
-    """Bind a worker: what it submits, and how long it goes on. Never raises: that would end the worker."""
-    try:
-        install(always=os.environ.get("STEAD_BIND", "always") != "asked")
-        worker = ray._private.worker.global_worker
-        if worker.mode == ray.WORKER_MODE:
-            _end_leases(worker)
-            threading.Thread(target=_obey_evictions, args=(worker,), name="stead-evictions", daemon=True).start()
-    except Exception:
-        log.exception("stead could not bind this worker; its submissions carry no pass")
-    from stead.ray.hooks import run_chained
-
-    run_chained()
-
-
-class _Executed:
-    """What Ray knows of a function that it runs. Ray keeps it, and reads `function` before and `max_calls` after each
-    call: the first tells that work with a deadline has started, the second lets the worker leave as Ray's own limit
-    of calls would, once the worker's node has been withdrawn from the work it is leased for."""
-
-    def __init__(self, plain: Any, worker: Any, descriptor: Any) -> None:
-        self.function_name = plain.function_name
-        self._function, self._max_calls = plain.function, plain.max_calls
-        self._worker, self._descriptor = worker, descriptor
-
-    @property
-    def function(self) -> Any:
-        with contextlib.suppress(Exception):
-            core = self._worker.core_worker
-            link = connection(core)
-            link.running = core.get_current_task_id()  # other threads of this worker cannot ask for it
-            if TIMED in core.resource_ids():
-                link.report_started(link.running.hex())
-        return self._function
-
-    @property
-    def max_calls(self) -> int:
-        if not _must_leave(self._worker):
-            return int(self._max_calls)
-        # Ray counts calls if this is not 0, and lets the worker leave when it is then just as many as were counted.
-        return max(1, int(self._worker.function_actor_manager.get_task_counter(self._descriptor)))
-
-
-def _must_leave(worker: Any) -> bool:
-    try:
-        link = connection(worker.core_worker)
-        away = link.page().away.get(link.node_id)
-        withdrawn = worker.core_worker.resource_ids().keys() & set(away) if away else ()
-        for name in withdrawn:
-            link.report_leaving(name)
-        return bool(withdrawn)
-    except Exception:
-        return False
-
-
-def _end_leases(worker: Any) -> None:
-    functions = worker.function_actor_manager
-    plain = functions.get_execution_info
-
-    def executed(job_id: Any, descriptor: Any) -> Any:
-        found = plain(job_id, descriptor)
-        if isinstance(found, _Executed) or not worker.actor_id.is_nil():
-            return found
-        return _Executed(found, worker, descriptor)
-
-    functions.get_execution_info = executed
-
-
-def _obey_evictions(worker: Any) -> None:
-    """End this worker when a no-execute taint says so."""
-    never, began, work = threading.Event(), time.time(), b""
-    while not never.wait(0.5):
-        with contextlib.suppress(Exception):
-            link = connection(worker.core_worker)
-            if work != (work := link.work_id()):
-                began = time.time()
-            due = link.page().evict.get(link.node_id)
-            if due:
-                for name in worker.core_worker.resource_ids().keys() & due.keys():
-                    since, stay = due[name]
-                    if max(since, began) + stay <= time.time():
-                        link.report_evicted(name)
-                        os._exit(1)
 
 
 # -- quiet

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
+from ray.util.placement_group import PlacementGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class PendingRow:
 class Status:
     nodes: Mapping[str, NodeRow]
     pending: tuple[PendingRow, ...]
+    groups_wait: bool = False  # some placement group is not placed, or not whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Tables:
             for group in state.pending_gang_resource_requests
             for request in group.requests
         ]
-        return Status({node.id: node for node in nodes}, tuple(pending))
+        groups_wait = bool(state.pending_gang_resource_requests)
+        return Status({node.id: node for node in nodes}, tuple(pending), groups_wait)
 
     def node_names(self) -> dict[str, str]:
         """The names that people gave to nodes, by id."""
@@ -102,6 +105,11 @@ class Tables:
         alive = {id: row for id, row in self.gcs.get_all_job_info(timeout=10).items() if not row.is_dead}
         submitted = {row.config.metadata.get("job_submission_id", "") for row in alive.values()}
         return ({id.hex() for id in alive} | submitted) - {""}
+
+    def group(self, id: str) -> Mapping[str, Any]:
+        """One placement group as Ray tells it; empty if Ray knows none of this id."""
+        found = ray.util.placement_group_table(PlacementGroup(ray.PlacementGroupID.from_hex(id)))
+        return found or {}
 
     def groups(self) -> dict[str, Mapping[str, Any]]:
         """Every placement group that is not removed, by name or else id, as Ray tells it."""

@@ -1,0 +1,198 @@
+"""What the controller answers to questions: nodes, labels, events, and why something waits.
+
+Rule: only reads, under the lock, from the engine and Ray's tables; what is in use is told to a fork. Every answer about
+places is the engine's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.util.state
+
+from stead.asks import Ask, Choice, Group, Strategy
+from stead.engine import Engine
+from stead.engine.explain import Explanation
+from stead.engine.facts import AskRunning
+from stead.errors import Invalid
+from stead.labelling import Requirement, Selector
+from stead.node import Node
+from stead.ray.book import Book, Event, TaintEnd
+from stead.ray.cluster import real_amounts, static_labels
+from stead.ray.compile import Pass, Wish
+from stead.ray.grants import Grants
+from stead.ray.page import read_name
+from stead.ray.passes import Passes
+from stead.ray.placing import Placing
+from stead.ray.tables import ActorRow, Status, Tables
+from stead.resources import Resources
+from stead.selectors import intersection, parse_label_selector
+from stead.taints import TOLERATE_ALL, Taint
+
+ANY = (TOLERATE_ALL,)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as people see it: every label with its source, taints with owner and end, what is free."""
+
+    id: str
+    ip: str
+    name: str
+    labels: Mapping[str, str]
+    sources: Mapping[str, str]  # label key -> "start", "run time" or "stead"
+    taints: tuple[Taint, ...]
+    ends: tuple[TaintEnd, ...]
+    draining: bool
+    total: Mapping[str, float]
+    available: Mapping[str, float]
+
+
+class Answers:
+    """The part of the controller that answers; the other part changes what is here."""
+
+    _lock: threading.RLock
+    _engine: Engine
+    _book: Book
+    _tables: Tables
+    _status: Status
+    _passes: Passes
+    _grants: Grants | None
+    _placing: Placing
+
+    def hello(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "grants": self._grants is not None, "ray": ray.__version__}
+
+    def nodes(self, selector: Selector | None = None) -> list[NodeView]:
+        with self._lock:
+            ends = self._book.taint_ends()
+            chosen = self._engine.nodes
+            if selector is not None:
+                chosen = {id: node for id, node in chosen.items() if selector.matches(node.all_labels)}
+            return [self._view(node, ends) for node in chosen.values()]
+
+    def _view(self, node: Node, ends: Sequence[TaintEnd]) -> NodeView:
+        row = self._status.nodes.get(node.id)
+        static = static_labels(row) if row else {}
+        labels = dict(node.all_labels)
+        sources = {
+            key: "stead" if key not in node.labels else "start" if static.get(key) == value else "run time"
+            for key, value in labels.items()
+        }
+        mine = tuple(end for end in ends if end.node == node.id)
+        total, available = (real_amounts(row.total), real_amounts(row.available)) if row else ({}, {})
+        return NodeView(
+            node.id, node.ip, node.name, labels, sources, node.taints, mine, node.draining, total, available
+        )
+
+    def labels(self) -> dict[str, dict[str, list[str]]]:
+        found: dict[str, dict[str, list[str]]] = {}
+        with self._lock:
+            for id, node in self._engine.nodes.items():
+                for key, value in node.all_labels.items():
+                    found.setdefault(key, {}).setdefault(value, []).append(id)
+        return found
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
+        return self._book.events(after, limit)
+
+    def why(self, ask: Ask, node: str = "") -> Explanation:
+        """Why an ask waits now; or, with a node, why it is there."""
+        with self._lock:
+            fork = self._placing.fork(self._tables.status(), {node: ask} if node else {})
+            if ask.id in self._placing.decided.lives and ask.id in (*fork.placed, *fork.waiting):
+                return fork.explain(ask.id)
+            if node and node in fork.nodes:
+                fork.apply(AskRunning(ask, node))
+                return fork.explain(ask.id)
+            return fork.explain(ask)
+
+    def why_group(self, id: str) -> Explanation:
+        """Why a placement group waits: one that the engine decides, or any other that Ray knows."""
+        with self._lock:
+            fork = self._placing.fork(self._tables.status())
+            if id in self._placing.groups.lives:
+                return fork.explain(id)
+            row = self._tables.group(id)
+            if not row or row["state"] == "REMOVED":
+                raise Invalid(f"Ray knows no placement group {id}")
+            if row["state"] == "CREATED":
+                raise Invalid(f"placement group {id} is placed, so it waits for nothing")
+            return fork.explain(self._group_of(id, row))
+
+    def _group_of(self, id: str, row: Mapping[str, Any]) -> Group:
+        """What the engine makes of a group that went to Ray directly."""
+        members = []
+        for index, amounts in sorted(row["bundles"].items()):
+            rule = self.rule_of(amounts)
+            choice = Choice(Resources.of(real_amounts(amounts)), rule.selector)
+            members.append(Ask(f"{id}/{index}", (choice,), rule.tolerations))
+        return Group(id, (tuple(members),), Strategy.of(row["strategy"]))
+
+    def why_task(self, task_id: str) -> Explanation:
+        """For a task that another process submitted: what Ray's own listing says of it."""
+        found: Any = None
+        if ray._private.services.get_webui_url_from_internal_kv():  # without a dashboard Ray would look for it for long
+            with contextlib.suppress(Exception):
+                found = ray.util.state.get_task(task_id, timeout=5)
+        row: Any = found[-1] if isinstance(found, list) and found else found
+        if row is None:
+            raise Invalid(f"nothing is known of task {task_id}; ask in the program that submitted it")
+        if row.state in ("FINISHED", "FAILED"):
+            raise Invalid(f"task {task_id} has ended, so it waits for nothing")
+        resources = dict(row.required_resources or {})
+        rule = self.rule_of(resources)
+        ask = Ask(task_id, (Choice(Resources.of(real_amounts(resources)), rule.selector),), rule.tolerations)
+        return self.why(ask, row.node_id or "" if row.state == "RUNNING" else "")
+
+    def why_actor(self, actor_id: str, ask: Ask | None = None) -> Explanation:
+        row = self._tables.actor(actor_id)
+        if row is None:
+            raise Invalid(f"Ray knows no actor {actor_id}")
+        refused = self._book.timed_of(actor_id)
+        if refused is not None and refused.refused:
+            return self.why(refused.ask)
+        if row.state == "DEAD":
+            raise Invalid(f"actor {actor_id} is dead, so it waits for nothing")
+        return self.why(ask or self._ask_of(row), row.node_id if row.state == "ALIVE" else "")
+
+    def _ask_of(self, row: ActorRow) -> Ask:
+        rule = self.rule_of(row.resources)
+        selector = intersection([rule.selector, parse_label_selector(row.label_selector)])
+        return Ask(row.id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+
+    def rule_of(self, resources: Mapping[str, float]) -> Pass:
+        """What the pass among these resources stands for; without one, anything goes."""
+        for name in resources:
+            found = read_name(name)
+            if found and found[0] in self._passes.issued:
+                return self._passes.issued[found[0]].rule
+        return Pass(tolerations=ANY)
+
+    def nodes_for_ask(self, ask: Ask) -> list[str]:
+        """The nodes that would take an ask today."""
+        with self._lock:
+            return sorted({node for nodes in self._engine.candidates(ask) for node in nodes})
+
+    def refuses(self, wish: Wish, node: str) -> str:
+        """Why a node will not take work with these rules, in words; "" if it will."""
+        with self._lock:
+            if node not in self._engine.nodes or node in self._nodes_for(wish.admits):
+                return ""
+            pinned = Selector.all_of(Requirement.is_in("node_id", node))
+            selector = intersection([wish.admits.selector, pinned])
+            return str(self._engine.explain(Ask.of("pinned", selector=selector, tolerations=wish.admits.tolerations)))
+
+    def _nodes_for(self, rule: Pass) -> set[str]:
+        return nodes_allowed(self._engine, rule)
+
+
+def nodes_allowed(engine: Engine, rule: Pass) -> set[str]:
+    """The nodes on which a pass is granted: those that would take an ask for nothing under its rules."""
+    return set(engine.candidates(Ask("pass", (Choice(selector=rule.selector),), rule.tolerations))[0])

@@ -1,0 +1,393 @@
+"""Work that the engine places piece by piece, because its place depends on other work: its life, told as facts.
+
+Rule: decides nothing. What the submitter registered becomes `AskSubmitted`; what Ray's tables, the news of actors and
+the workers say becomes `AskRunning`, `AskLost` and `AskEnded`; what the engine then places is granted by a ticket.
+Actors that such work only names are followed too, without amounts: what they use shows in Ray's tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stead.asks import ASK_ID, Affinity, Ask, Choice
+from stead.engine import Engine
+from stead.engine.decisions import Evicted, Placed
+from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact
+from stead.labelling import Selector
+from stead.ray.book import Book, Registered
+from stead.ray.cluster import IN_USE, in_use, others_in_use
+from stead.ray.compile import ALONE
+from stead.ray.gcs import ActorNews
+from stead.ray.page import ONE, TICKET
+from stead.ray.tables import Status, Tables
+from stead.ray.tickets import Tickets
+from stead.resources import Resources
+from stead.taints import TOLERATE_ALL
+
+LOOK_S = 5.0
+"""How often all of it is compared with Ray's tables, whatever the news said."""
+
+GONE_S = 5.0
+"""A task that neither waits nor runs for so long is over: cancelled, or its worker died for good."""
+
+STUCK_S = 2.0
+"""A grant that is not used for so long is looked at again: something else may have taken the room."""
+
+CLOSING_S = 5.0
+CHECKED_MAX = 20
+PAST_MAX = 10_000
+
+NOWHERE = (Choice(selector=Selector(())),)
+"""For work that the engine only hears of: Ray places it, so when it loses its place no node fits it."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What is known of one piece of registered work."""
+
+    what: Registered
+    state: str = "waiting"  # waiting, running, past
+    node: str = ""
+    since: float = field(default_factory=time.monotonic)  # when it was granted, or last seen
+    closing: bool = False  # it wants its node for itself, and the node is not empty yet
+
+
+class Decided:
+    def __init__(self, book: Book, tables: Tables, tickets: Tickets, engine: Engine) -> None:
+        self._book, self._tables, self._tickets, self._engine = book, tables, tickets, engine
+        self.lives: dict[str, Life] = {}
+        self._named: dict[str, str] = {}  # actors that others name -> the node they are on, "" if none
+        self._arrived: list[Registered] = []
+        self.told: dict[str, dict[str, Ask | None]] = {}  # node -> what the engine heard of use by others
+        self._looked = 0.0
+        self._of_tasks: list[Fact] = []
+        self._placed: Mapping[str, str] = {}
+        self.evicting: dict[str, str] = {}  # id -> the node it has to leave
+        for what in book.registered():
+            self._add(what)
+
+    def is_of_interest(self, actor_id: str) -> bool:
+        return actor_id in self.lives or actor_id in self._named
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.lives and not self._named and not self._arrived
+
+    def _add(self, what: Registered) -> Life:
+        life = self.lives.setdefault(what.id, Life(what))
+        if what.name:
+            self._tickets.add(what.id, what.name)
+        for named in named_by(what.ask):
+            if named not in self.lives:
+                self._named.setdefault(named, "")
+        self._named.pop(what.id, None)
+        return life
+
+    # -- what is heard
+
+    def register(self, arrived: Sequence[Registered]) -> None:
+        """Written down before it is acknowledged; the next round tells the engine."""
+        self._book.keep_registered(arrived)
+        self._arrived += arrived
+
+    def unheard(self, known: set[str]) -> list[Fact]:
+        """After a restart: what was acknowledged, and the engine has not heard of."""
+        return [AskSubmitted(life.what.ask) for id, life in self.lives.items() if life.what.name and id not in known]
+
+    def facts(self, status: Status, news: Sequence[ActorNews], missed: bool) -> list[Fact]:
+        """Everything that happened to registered and named work."""
+        facts: list[Fact] = []
+        self._placed = self._engine.placed if news or missed else {}
+        arrived, self._arrived = self._arrived, []
+        looked_up: set[str] = set()
+        for what in arrived:
+            if what.id in self.lives and self.lives[what.id].state != "past":
+                continue
+            self._add(what)
+            if what.name:
+                facts.append(AskSubmitted(what.ask))
+            else:
+                looked_up.add(what.id)
+            looked_up |= named_by(what.ask) - self.lives.keys()
+        if missed or time.monotonic() - self._looked > LOOK_S:
+            self._looked = time.monotonic()
+            facts += self._forget_unnamed()
+            looked_up |= {id for id, life in self.lives.items() if life.what.kind == "actor"} | self._named.keys()
+        if looked_up:
+            news = [*news, *self._look_up(looked_up)]
+        for each in news:
+            facts += self._actor(each)
+        facts += self._tasks(status)
+        return facts
+
+    def _look_up(self, ids: set[str]) -> list[ActorNews]:
+        rows = (
+            {row.id: row for row in self._tables.actors()}
+            if len(ids) > CHECKED_MAX
+            else {row.id: row for id in ids if (row := self._tables.actor(id))}
+        )
+        gone = [ActorNews(id, "DEAD", "") for id in sorted(ids - rows.keys())]
+        return [*(ActorNews(id, row.state, row.node_id) for id, row in rows.items() if id in ids), *gone]
+
+    def _actor(self, news: ActorNews) -> list[Fact]:
+        life = self.lives.get(news.id)
+        if life is None:
+            return self._named_actor(news) if news.id in self._named else []
+        what = life.what
+        if news.state == "ALIVE":
+            if life.state == "running" and life.node == news.node_id:
+                return []
+            life.state, life.node = "running", news.node_id
+            self._tickets.started([news.id])
+            if not what.name or what.running != what.ask:
+                return [AskEnded(news.id), AskRunning(what.running, news.node_id)]
+            return [AskRunning(what.ask, news.node_id)]
+        if news.state == "RESTARTING":
+            return self._lose(life) if life.state == "running" else []
+        if news.state == "DEAD":
+            return self._end(news.id)
+        return []
+
+    def _lose(self, life: Life) -> list[Fact]:
+        what, node = life.what, life.node
+        life.state, life.node = "waiting", ""
+        self.evicting.pop(what.id, None)
+        if self._placed.get(what.id, node) != node:
+            return []  # its node died, and the engine has chosen another since
+        if not what.name:
+            return [AskLost(what.id)]
+        self._tickets.lost(what.id)
+        if what.running != what.ask:
+            return [AskEnded(what.id), AskSubmitted(what.ask)]
+        return [AskLost(what.id)]
+
+    def _end(self, id: str) -> list[Fact]:
+        self.lives.pop(id, None)
+        self.evicting.pop(id, None)
+        self._tickets.ended(id)
+        self._book.forget_registered([id])
+        return [AskEnded(id)]
+
+    def _named_actor(self, news: ActorNews) -> list[Fact]:
+        before = self._named[news.id]
+        self._named[news.id] = news.node_id if news.state == "ALIVE" else "dead" if news.state == "DEAD" else ""
+        if news.state == "ALIVE":
+            return [AskRunning(Ask(news.id, NOWHERE), news.node_id)] if before != news.node_id else []
+        if news.state == "DEAD":
+            return [AskEnded(news.id)] if before != "dead" else []
+        return [AskLost(news.id)] if before else []
+
+    def _forget_unnamed(self) -> list[Fact]:
+        still = {id for life in self.lives.values() for id in named_by(life.what.ask)}
+        gone = sorted(self._named.keys() - still)
+        for id in gone:
+            del self._named[id]
+        return [AskEnded(id) for id in gone]
+
+    # -- tasks
+
+    def _task(self, name: str) -> Life | None:
+        ticket = self._tickets.by_name.get(name)
+        return self.lives.get(ticket.id) if ticket else None
+
+    def task_started(self, name: str, node: str) -> None:
+        life = self._task(name)
+        if life is not None:
+            life.state, life.node, life.since = "running", node, time.monotonic()
+            self._of_tasks.append(AskRunning(life.what.ask, node))
+
+    def task_done(self, name: str) -> None:
+        life = self._task(name)
+        if life is not None and life.state != "past":
+            self._pass_away(life)
+
+    def _pass_away(self, life: Life) -> None:
+        """A task is over. It may be done again when its result is lost, so its ask is kept for a while."""
+        life.state, life.since = "past", time.monotonic()
+        self._tickets.started([life.what.id])
+        self._book.forget_registered([life.what.id])
+        self._of_tasks.append(AskEnded(life.what.id))
+
+    def _tasks(self, status: Status) -> list[Fact]:
+        """What the tables say of tasks: they have no state of their own there, but their tickets show."""
+        tasks = [life for life in self.lives.values() if life.what.kind == "task"]
+        if tasks:
+            now = time.monotonic()
+            pending = {name for row in status.pending for name in row.resources if name.startswith(TICKET)}
+            held = _held(status)
+            for life in tasks:
+                name = life.what.name
+                if life.state == "past":
+                    if name in pending and now - life.since > 1.0:
+                        life.state, life.since = "waiting", now
+                        self._book.keep_registered([life.what])
+                        self._of_tasks.append(AskSubmitted(life.what.ask))
+                elif name in pending or name in held:
+                    life.since = now
+                elif now - life.since > GONE_S:
+                    self._pass_away(life)
+            self._forget_past(tasks)
+        heard, self._of_tasks = self._of_tasks, []
+        return heard
+
+    def _forget_past(self, tasks: Sequence[Life]) -> None:
+        past = [life for life in tasks if life.state == "past"]
+        gone = past[: max(0, len(past) - PAST_MAX)]
+        for life in gone:
+            self._end(life.what.id)
+
+    def jobs_ended(self, live: set[str]) -> list[Fact]:
+        """Tasks of a program that is gone are nobody's; its actors end by themselves, or are detached."""
+        gone = [id for id, life in self.lives.items() if life.what.kind == "task" and life.what.job not in live]
+        return [fact for id in gone for fact in self._end(id)]
+
+    @property
+    def has_tasks(self) -> bool:
+        return any(life.what.kind == "task" for life in self.lives.values())
+
+    # -- what others use
+
+    def usage(
+        self, status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]
+    ) -> list[Fact]:
+        """What everything else uses on each node, where that has changed."""
+        now: dict[str, list[AskRunning]] = defaultdict(list)
+        for running in in_use(status, mine, plugged):
+            now[running.node].append(running)
+        facts: list[Fact] = []
+        for node in sorted(self.told.keys() | now.keys()):
+            run_there, told = now.get(node, []), self.told.get(node, {})
+            if [each.ask for each in run_there] != list(told.values()):
+                facts += [AskEnded(id) for id in told]
+                facts += run_there
+                self.told[node] = {each.ask.id: each.ask for each in run_there}
+        self.told = {node: told for node, told in self.told.items() if told}
+        return facts
+
+    def recover(self, engine: Engine) -> None:
+        """After a restart: what the journal says was told last."""
+        for id, node in engine.placed.items():
+            if id.startswith(IN_USE):
+                self.told.setdefault(node, {})[id] = None
+        for id, node in engine.placed.items():
+            life = self.lives.get(id)
+            if life is not None and life.what.name:
+                self._tickets.want(id, node)
+
+    def shown(self, status: Status) -> dict[str, list[Resources]]:
+        """By node, what registered work uses there as far as Ray's tables show it: its ticket is held."""
+        mine: dict[str, list[Resources]] = defaultdict(list)
+        for node in status.nodes.values():
+            for name, total in node.total.items():
+                ticket = self._tickets.by_name.get(name)
+                if ticket is not None and total - node.available.get(name, 0.0) > ONE / 2:
+                    life = self.lives.get(ticket.id)
+                    if life is not None and node.id not in ticket.plugs:
+                        mine[node.id].append(life.what.running.choices[0].resources)
+        return mine
+
+    # -- what the engine wants done
+
+    def bind(self, placed: Placed) -> None:
+        life = self.lives.get(placed.ask)
+        if life is None or not life.what.name:
+            return
+        life.since = time.monotonic()
+        if is_exclusive(life.what.ask):
+            life.closing, life.node = True, placed.node
+        else:
+            self._tickets.want(placed.ask, placed.node)
+
+    @property
+    def is_closing(self) -> bool:
+        return any(life.closing for life in self.lives.values())
+
+    def closed(self) -> frozenset[str]:
+        """Nodes that work has for itself."""
+        exclusive = [id for id, life in self.lives.items() if is_exclusive(life.what.ask)]
+        if not exclusive:
+            return frozenset()
+        placed = self._engine.placed
+        return frozenset(placed[id] for id in exclusive if id in placed)
+
+    def evict(self, evicted: Evicted) -> None:
+        life = self.lives.get(evicted.ask)
+        if life is not None and life.what.name:
+            self.evicting[evicted.ask] = evicted.node
+
+    def close_in(self, status: Status, plugged: set[tuple[str, str]]) -> list[Fact]:
+        """Work that wants its node for itself gets its ticket when the node is closed and empty."""
+        closing = [life for life in self.lives.values() if life.closing]
+        if not closing:
+            return []
+        used = others_in_use(status, self.shown(status), plugged)
+        facts: list[Fact] = []
+        for life in closing:
+            if life.node in status.nodes and not used.get(life.node):
+                life.closing = False
+                self._tickets.want(life.what.id, life.node)
+            elif time.monotonic() - life.since > CLOSING_S or life.node not in status.nodes:
+                life.closing, life.node = False, ""
+                facts.append(AskLost(life.what.id))
+        return facts
+
+    def stuck(self, status: Status, changed: bool) -> list[Fact]:
+        """Grants that are not used although time has passed, or the rules have changed since: to be decided again."""
+        now, facts = time.monotonic(), list[Fact]()
+        open_ones = [
+            life
+            for life in self.lives.values()
+            if life.state == "waiting"
+            and (changed or now - life.since > STUCK_S)
+            and self._tickets.is_open(life.what.id)
+        ]
+        for life in open_ones[:CHECKED_MAX]:
+            life.since = now
+            id, node = life.what.id, self._tickets.is_open(life.what.id)
+            if not self._still_fits(life.what.ask, node) and self._tickets.revoke(id, node):
+                facts.append(AskLost(id))
+        return facts
+
+    def _still_fits(self, ask: Ask, node: str) -> bool:
+        fork = self._engine.fork()
+        fork.apply(AskEnded(ask.id))
+        return any(node in nodes for nodes in fork.candidates(ask))
+
+
+def named_by(ask: Ask) -> set[str]:
+    """Ids of other work that an ask names, hard or soft."""
+    affinities: Iterable[object] = [
+        *(affinity for each in ask.affinities for affinity in each),
+        *(preference.want for preference in ask.prefers),
+    ]
+    return {
+        id
+        for affinity in affinities
+        if isinstance(affinity, Affinity)
+        for term in affinity.selector.terms
+        for requirement in term
+        if requirement.key == ASK_ID
+        for id in requirement.values
+    }
+
+
+def is_exclusive(ask: Ask) -> bool:
+    return any(ALONE in each for each in ask.affinities)
+
+
+def _held(status: Status) -> set[str]:
+    """Tickets that something holds."""
+    return {
+        name
+        for node in status.nodes.values()
+        for name, total in node.total.items()
+        if name.startswith(TICKET) and total - node.available.get(name, 0.0) > ONE / 2
+    }
+
+
+def only_heard_of(ask: Ask) -> Ask:
+    """The same work for an engine that does not place it: it has its labels, and holds what Ray's tables show."""
+    return replace(ask, choices=NOWHERE, affinities=(), spreads=(), prefers=(), tolerations=(TOLERATE_ALL,))

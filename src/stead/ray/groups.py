@@ -1,0 +1,224 @@
+"""Placement groups that the engine decides: real groups of Ray, created at the moment their decision falls.
+
+Rule: a group has its id from the start, so work can name it while it waits; Ray hears of it when the engine has found
+a place for all of it, and then places the bundles by the passes they carry, all or none. So what Ray decides later
+(a bundle whose node died) falls under the rules of that day. Where each bundle is, the engine learns from Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from stead.engine.decisions import GroupPlaced
+from stead.engine.facts import AskLost, AskRunning, Fact, GroupEnded, GroupSubmitted
+from stead.errors import Invalid
+from stead.ray.book import Book, GroupAsked
+from stead.ray.compile import Pass
+from stead.ray.gcs import ControlStore, GroupSpec
+from stead.ray.page import ONE
+from stead.ray.tables import Status, Tables
+from stead.resources import UNIT, Resources
+
+LOOK_S = 1.0
+LOOKS_AGAIN_MAX = 3
+OWN_NAMES = "stead-"
+
+
+@dataclass(slots=True)
+class GroupLife:
+    asked: GroupAsked
+    taken: int | None = None  # the alternative that Ray was told to create
+    nodes: dict[int, str] = field(default_factory=dict)  # where its bundles are
+    looked: float = 0.0
+
+
+class Groups:
+    def __init__(self, book: Book, tables: Tables, store: ControlStore, name_of: Callable[[Pass], str]) -> None:
+        self._book, self._tables, self._store, self._name_of = book, tables, store, name_of
+        self.lives = {asked.group.id: GroupLife(asked, taken) for asked, taken in book.groups()}
+        self._arrived: list[GroupAsked] = []
+        self._over: list[str] = []
+        self._world: object = None
+        self._looks_left = 0
+        self._looked_again = 0.0
+
+    # -- what people ask for
+
+    def register(self, asked: GroupAsked) -> None:
+        if asked.name:
+            named = {life.asked.name for life in self.lives.values()} | self._tables.groups().keys()
+            if asked.name in named:
+                raise Invalid(f"a placement group named {asked.name!r} exists already; choose another name")
+        self._book.keep_group(asked)
+        self._arrived.append(asked)
+
+    def end(self, id: str) -> None:
+        """Remove a group, also one that Ray has not heard of: what waits with it fails as Ray lets it fail."""
+        life = self.lives.get(id)
+        if life is not None and life.taken is None:
+            self._create(life, 0)
+        ray.util.remove_placement_group(handle(id))
+        self._over.append(id)
+
+    def passes(self) -> set[str]:
+        """Keys of passes that groups carry or will carry."""
+        asked = [*(life.asked for life in self.lives.values()), *self._arrived]
+        return {rule.key for each in asked for rules in each.passes for rule in rules}
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._arrived or self._over)
+
+    # -- what is heard
+
+    def unheard(self, known: set[str]) -> list[Fact]:
+        """After a restart: what was acknowledged, and the engine has not heard of."""
+        return [
+            GroupSubmitted(life.asked.group)
+            for id, life in self.lives.items()
+            if life.taken is None and id not in known and not any(m.id in known for m in life.asked.group.all_members)
+        ]
+
+    def facts(self, status: Status) -> list[Fact]:
+        facts: list[Fact] = []
+        arrived, self._arrived = self._arrived, []
+        for asked in arrived:
+            self.lives.setdefault(asked.group.id, GroupLife(asked))
+            facts.append(GroupSubmitted(asked.group))
+        over, self._over = self._over, []
+        for id in over:
+            facts += self._forget(id)
+        for id, life in list(self.lives.items()):
+            if life.taken is not None and self._is_due(life, status):
+                facts += self._look(id, life)
+        return facts
+
+    def _is_due(self, life: GroupLife, status: Status) -> bool:
+        complete = len(life.nodes) == len(life.asked.passes[life.taken or 0])
+        lost = not all(node in status.nodes for node in life.nodes.values())
+        return not complete or lost or time.monotonic() - life.looked > LOOK_S
+
+    def _look(self, id: str, life: GroupLife) -> list[Fact]:
+        life.looked = time.monotonic()
+        row = self._tables.group(id)
+        if not row or row["state"] == "REMOVED":
+            return self._forget(id)
+        assert life.taken is not None
+        facts: list[Fact] = []
+        members = life.asked.group.alternatives[life.taken]
+        places = {int(index): node for index, node in row["bundles_to_node_id"].items() if node}
+        for index, member in enumerate(members):
+            node, before = places.get(index, ""), life.nodes.get(index, "")
+            if node and node != before:
+                facts.append(AskRunning(member, node))
+            elif before and not node:
+                facts.append(AskLost(member.id))
+        life.nodes = places
+        return facts
+
+    def _forget(self, id: str) -> list[Fact]:
+        self.lives.pop(id, None)
+        self._book.forget_group(id)
+        return [GroupEnded(id)]
+
+    def jobs_ended(self, live: set[str]) -> list[Fact]:
+        """A group goes with its job; Ray removes those it knows."""
+        gone = [id for id, life in self.lives.items() if not life.asked.detached and life.asked.job not in live]
+        for id in gone:
+            if self.lives[id].taken is not None:
+                ray.util.remove_placement_group(handle(id))
+        return [fact for id in gone for fact in self._forget(id)]
+
+    # -- what the engine wants done
+
+    def bind(self, placed: GroupPlaced) -> None:
+        life = self.lives.get(placed.group)
+        if life is not None and life.taken is None:
+            self._create(life, placed.alternative)
+
+    def _create(self, life: GroupLife, alternative: int) -> None:
+        asked, members = life.asked, life.asked.group.alternatives[alternative]
+        passes = asked.passes[alternative]
+        amounts = [bundle(member.choices[0].resources) for member in members]
+        spec = GroupSpec(
+            asked.group.id,
+            tuple({**each, self._name_of(rule): ONE} for each, rule in zip(amounts, passes, strict=True)),
+            asked.natives[alternative],
+            asked.group.strategy.value,
+            {key: strategy.value for key, strategy in asked.group.topology},
+            asked.name,
+            asked.job,
+            asked.actor,
+            asked.detached,
+        )
+        self._book.keep_group(asked, alternative)
+        life.taken = alternative
+        try:
+            self._store.create_group(spec)
+        except RuntimeError as error:  # say, its name was taken meanwhile
+            self._book.add_event(time.time(), "refused", asked.group.id, str(error))
+            self._over.append(asked.group.id)
+
+    def create_again(self) -> None:
+        """After a restart: what was about to be created when the controller died."""
+        for life in self.lives.values():
+            if life.taken is not None and not self._tables.group(life.asked.group.id):
+                self._create(life, life.taken)
+
+    @property
+    def is_creating(self) -> bool:
+        """Whether Ray is about to place a group."""
+        return any(
+            life.taken is not None and len(life.nodes) < len(life.asked.passes[life.taken])
+            for life in self.lives.values()
+        )
+
+    def shown(self, status: Status) -> dict[str, list[Resources]]:
+        """By node, what bundles of these groups hold there, as far as Ray's tables show it."""
+        found: dict[str, list[Resources]] = {}
+        for id, life in self.lives.items():
+            for index, node in life.nodes.items():
+                row = status.nodes.get(node)
+                if row is not None and f"bundle_group_{index}_{id}" in row.total and life.taken is not None:
+                    member = life.asked.group.alternatives[life.taken][index]
+                    found.setdefault(node, []).append(member.choices[0].resources)
+        return found
+
+    # -- groups that Ray gave up on
+
+    def look_again(self, status: Status, allowed: Mapping[str, set[str]]) -> None:
+        """Ray tries a group that no node could hold only when a node joins. When the passes, or the nodes, have changed
+        since, it is asked to try again: a few times, because its tables lag."""
+        now = time.monotonic()
+        world = {key: frozenset(nodes) for key, nodes in allowed.items()}, frozenset(status.nodes)
+        if world != self._world:
+            self._world, self._looks_left, self._looked_again = world, LOOKS_AGAIN_MAX, now
+        if not status.groups_wait or not self._looks_left or now - self._looked_again < LOOK_S / 3:
+            return
+        self._looked_again = now
+        self._looks_left -= 1
+        if self._any_infeasible():
+            self._store.look_again()
+
+    def _any_infeasible(self) -> bool:
+        rows = self._tables.groups().items()
+        return any(
+            row["state"] in ("PENDING", "RESCHEDULING")
+            and row["stats"]["scheduling_state"] == "INFEASIBLE"
+            and not name.startswith(OWN_NAMES)
+            for name, row in rows
+        )
+
+
+def handle(id: str) -> Any:
+    return PlacementGroup(ray.PlacementGroupID.from_hex(id))
+
+
+def bundle(resources: Resources) -> dict[str, float]:
+    return {name: units / UNIT for name, units in resources.items()}

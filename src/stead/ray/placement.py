@@ -1,0 +1,176 @@
+"""``stead.placement_group``: Ray's placement groups, with tolerations, every selector, and fallbacks of other bundles.
+
+Rule: what comes back is a placement group of Ray, named from the start. It can be used in strategies, passed on and
+waited for while the engine has not decided yet. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, validate_placement_group
+
+from stead.asks import Ask, Choice, Group, Strategy
+from stead.errors import Invalid, Unsupported
+from stead.labelling import Labels
+from stead.ray.attach import Connection, connection
+from stead.ray.book import GroupAsked
+from stead.ray.compile import Pass, Route, route
+from stead.ray.marks import rare_taint
+from stead.resources import Resources
+from stead.taints import Toleration
+
+NODE_ID = "ray.io/node-id"
+_GOOD = "for example [{'bundles': [{'GPU': 1}], 'bundle_label_selector': [{'gpu_type': 'A100'}]}]"
+
+
+class DecidedGroup(PlacementGroup):  # type: ignore[misc]  # Ray's class is not typed
+    """A placement group whose bundles are known for good only when it is decided, because it has fallbacks."""
+
+    def __init__(self, id: Any, alternatives: Sequence[Sequence[Mapping[str, float]]]) -> None:
+        self._alternatives = [[dict(bundle) for bundle in bundles] for bundles in alternatives]
+        self._known: list[dict[str, float]] | None = None
+        super().__init__(id)
+
+    @property
+    def bundle_cache(self) -> list[dict[str, float]]:
+        """The bundles that were taken; until then the most there may be of each, so that all valid work is let in."""
+        if len(self._alternatives) == 1:
+            return self._alternatives[0]
+        if self._known is None:
+            row = ray.util.placement_group_table(self)
+            if row:
+                count = len(row["bundles"])
+                self._known = next(each for each in self._alternatives if _is_taken(each, row["bundles"], count))
+        return self._known or _most(self._alternatives)
+
+    @bundle_cache.setter
+    def bundle_cache(self, _: Any) -> None:
+        """Ray's own constructor sets it."""
+
+
+def _is_taken(bundles: Sequence[Mapping[str, float]], row: Mapping[int, Mapping[str, float]], count: int) -> bool:
+    return len(bundles) == count and all(
+        all(row[index].get(name) == amount for name, amount in bundle.items()) for index, bundle in enumerate(bundles)
+    )
+
+
+def _most(alternatives: Sequence[Sequence[Mapping[str, float]]]) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = [{} for _ in range(max(map(len, alternatives)))]
+    for bundles in alternatives:
+        for index, bundle in enumerate(bundles):
+            for name, amount in bundle.items():
+                found[index][name] = max(found[index].get(name, 0.0), amount)
+    return found
+
+
+def placement_group(
+    bundles: list[dict[str, float]],
+    strategy: str | None = None,
+    name: str = "",
+    lifetime: str | None = None,
+    *,
+    bundle_label_selector: list[dict[str, str]] | None = None,
+    topology_strategy: dict[str, str] | None = None,
+    tolerations: Mapping[str, Any] | None = None,
+    fallback_strategy: list[dict[str, Any]] | None = None,
+) -> Any:
+    """A placement group that is created when all of its bundles have found a place, else not at all.
+
+    Each entry of `fallback_strategy` is tried when the ones before it do not fit now: other ``bundles``, another
+    ``bundle_label_selector``, or both.
+    """
+    link = connection()
+    validate_placement_group(bundles, strategy, lifetime, topology_strategy=topology_strategy)
+    if not link.page().grants:
+        raise Unsupported("placement groups of stead's need a Ray that can change a node's resources while it runs")
+    alternatives = [(bundles, bundle_label_selector), *_fallbacks(bundles, fallback_strategy)]
+    topology = dict(topology_strategy or {})
+    node_level = topology.pop(NODE_ID, None) or strategy or "PACK"
+    id = ray.PlacementGroupID.of(link.core.get_current_job_id())
+    members, passes, natives = [], [], []
+    for number, (each, selectors) in enumerate(alternatives):
+        routes = [_route(link, bundle, selector, tolerations) for bundle, selector in _paired(each, selectors)]
+        members.append(
+            tuple(
+                Ask(
+                    f"{id.hex()}/{number}/{index}",
+                    (Choice(Resources.of(bundle), asked.choices[0]),),
+                    rule.tolerations,
+                    namespace=link.namespace,
+                )
+                for index, (bundle, (asked, rule)) in enumerate(zip(each, routes, strict=True))
+            )
+        )
+        passes.append(tuple(rule for _, rule in routes))
+        natives.append(tuple(Labels(asked.label_selector) for asked, _ in routes))
+    group = Group(
+        id.hex(),
+        tuple(members),
+        Strategy.of(node_level),
+        tuple((key, Strategy.of(each)) for key, each in topology.items()),
+    )
+    actor = link.core.get_actor_id()
+    asked = GroupAsked(
+        group,
+        tuple(passes),
+        tuple(natives),
+        name,
+        link.job,
+        "" if actor.is_nil() else actor.hex(),
+        lifetime == "detached",
+    )
+    link.ask("register_group", asked)
+    return DecidedGroup(id, [[{k: float(v) for k, v in bundle.items()} for bundle in each] for each, _ in alternatives])
+
+
+def remove_placement_group(group: Any) -> None:
+    """Remove a placement group, also one that still waits; work that waits with it fails, as in Ray."""
+    if not isinstance(group, PlacementGroup):
+        raise Invalid(f"{group!r} is no placement group; give one that stead.placement_group made")
+    connection().ask("end_group", group.id.hex())
+
+
+def _fallbacks(
+    bundles: list[dict[str, float]], given: Any
+) -> list[tuple[list[dict[str, float]], list[dict[str, str]] | None]]:
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple):
+        raise Invalid(f"fallback_strategy of a placement group must be a list, {_GOOD}, not {given!r}")
+    found = []
+    for entry in given:
+        if not isinstance(entry, Mapping) or not entry:
+            raise Invalid(f"fallback_strategy has the entry {entry!r}, which must be a map with bundles, {_GOOD}")
+        for key in entry:
+            if key not in ("bundles", "bundle_label_selector"):
+                raise Invalid(
+                    f"fallback_strategy has an entry with {key!r}, but only bundles and bundle_label_selector can "
+                    f"change, {_GOOD}"
+                )
+        own = entry.get("bundles", bundles)
+        validate_placement_group(own)
+        found.append((own, entry.get("bundle_label_selector")))
+    return found
+
+
+def _paired(bundles: list[dict[str, float]], selectors: Any) -> list[tuple[dict[str, float], Any]]:
+    if selectors is None:
+        return [(bundle, None) for bundle in bundles]
+    if not isinstance(selectors, list | tuple) or len(selectors) != len(bundles):
+        raise Invalid(
+            f"bundle_label_selector must be a list with one selector for each of the {len(bundles)} bundles, "
+            f"for example {[{'zone': 'a'}] * len(bundles)}, not {selectors!r}"
+        )
+    return list(zip(bundles, selectors, strict=True))
+
+
+def _route(link: Connection, bundle: Mapping[str, float], selector: Any, tolerations: Any) -> tuple[Route, Pass]:
+    """The route of a bundle and its pass; a bundle with a rare resource tolerates that resource's taint by itself."""
+    asked = route({"label_selector": selector, "tolerations": tolerations})
+    rare = link.page().rare
+    own = [Toleration(rare_taint(rare[name]).key) for name in bundle if name in rare]
+    admits = asked.wish.admits
+    return asked, Pass(admits.selector, (*admits.tolerations, *own)) if own else admits

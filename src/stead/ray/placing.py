@@ -1,0 +1,190 @@
+"""What the engine decides singly, carried out on Ray: tickets for tasks and actors, groups of Ray for groups.
+
+Rule: the controller's round calls `facts` before the engine's step and `carry_out` after it, always with the same
+look at Ray's tables; between the two the engine's commands arrive here. Nothing here chooses a node.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from stead.asks import Ask
+from stead.engine import Engine
+from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.facts import AskEnded, Fact
+from stead.engine.reasons import ShortOf
+from stead.ray.book import Book, GroupAsked, Registered
+from stead.ray.cluster import in_use
+from stead.ray.decided import Decided
+from stead.ray.gcs import ControlStore, NewsOfActors
+from stead.ray.grants import Grants
+from stead.ray.groups import Groups
+from stead.ray.page import pass_name
+from stead.ray.passes import Passes
+from stead.ray.tables import Status, Tables
+from stead.ray.tickets import Tickets
+from stead.resources import Resources
+
+JOBS_S, ROOM_S = 2.0, 0.25
+
+
+class Placing:
+    """Also the `Commands` of the cluster. Other threads may only register and report."""
+
+    def __init__(self, address: str, book: Book, tables: Tables, wake: Callable[[], None]) -> None:
+        self._book, self._tables, self._wake, self._address = book, tables, wake, address
+        self._lock = threading.RLock()
+        self._jobs_looked = self._measured = 0.0
+        self._short: set[str] = set()  # what waits for room
+        self._early: list[Placed | GroupPlaced | Evicted] = []
+        self._is_open = False
+
+    def open(
+        self, engine: Engine, passes: Passes, grants: Grants | None, check: Callable[[], None], status: Status
+    ) -> None:
+        """Once the journal is read; commands of the last step, which come again before this, wait for it."""
+        self._engine, self._passes = engine, passes
+        tickets = Tickets(grants, check, self._tables.groups())
+        self.decided = Decided(self._book, self._tables, tickets, engine)
+        self.tickets = tickets
+        tickets.recover(status)
+        self.decided.recover(engine)
+        store = ControlStore(self._address)
+        self.groups = Groups(self._book, self._tables, store, lambda rule: self._name_of(rule.key))
+        self.groups.create_again()
+        self._is_open = True
+        for command in self._early:
+            self.evict(command) if isinstance(command, Evicted) else self.bind(command)
+        known = {*engine.placed, *engine.waiting}
+        self._unheard = [*self.decided.unheard(known), *self.groups.unheard(known)]
+        self._news = NewsOfActors(self._address, self.decided.is_of_interest, self._wake)
+
+    def _name_of(self, key: str) -> str:
+        return pass_name(key, self._passes.issued[key].current)
+
+    # -- from other threads
+
+    def register(self, arrived: Sequence[Registered]) -> None:
+        with self._lock:
+            self.decided.register(arrived)
+        self._wake()
+
+    def register_group(self, asked: GroupAsked) -> None:
+        with self._lock:
+            self.groups.register(asked)
+        self._wake()
+
+    def end_group(self, id: str) -> None:
+        with self._lock:
+            self.groups.end(id)
+        self._wake()
+
+    def task_started(self, name: str, node: str) -> None:
+        with self._lock:
+            self.decided.task_started(name, node)
+        self._wake()
+
+    def task_done(self, name: str) -> None:
+        with self._lock:
+            self.decided.task_done(name)
+        self._wake()
+
+    # -- in the round
+
+    def facts(self, status: Status) -> list[Fact]:
+        with self._lock:
+            news, missed = self._news.take()
+            if self.decided.is_idle and not self.groups.lives and not self.groups.has_news:
+                return []
+            unheard, self._unheard = self._unheard, []
+            facts = [*unheard, *self.decided.facts(status, news, missed), *self.groups.facts(status), *self._jobs()]
+            facts += self.decided.stuck(status, changed=False)
+            facts += self.decided.close_in(status, self._passes.plugged)
+            if not facts and not self._waits_for_room():
+                return []
+            return [*self.decided.usage(status, self._mine(status), self._passes.plugged), *facts]
+
+    def fork(self, status: Status, but: Mapping[str, Ask] | None = None) -> Engine:
+        """The engine as of now, told what everything else uses; `but` is an ask by node that is told by itself."""
+        with self._lock:
+            fork, mine = self._engine.fork(), {node: list(each) for node, each in self._mine(status).items()}
+            for node, ask in (but or {}).items():
+                if ask.id not in self.decided.lives:
+                    mine.setdefault(node, []).append(ask.choices[0].resources)
+            fork.apply(*(AskEnded(id) for ids in self.decided.told.values() for id in ids))
+            fork.apply(*in_use(status, mine, self._passes.plugged))
+            return fork
+
+    def _waits_for_room(self) -> bool:
+        """Whether somebody waits for others to leave; then what they use is told again every now and then."""
+        if not self._short or time.monotonic() - self._measured < ROOM_S:
+            return False
+        self._measured = time.monotonic()
+        self._short &= set(self._engine.waiting)
+        return bool(self._short)
+
+    def _mine(self, status: Status) -> dict[str, list[Resources]]:
+        mine = self.decided.shown(status)
+        for node, amounts in self.groups.shown(status).items():
+            mine.setdefault(node, []).extend(amounts)
+        return mine
+
+    def _jobs(self) -> list[Fact]:
+        if time.monotonic() - self._jobs_looked < JOBS_S or not (self.decided.has_tasks or self.groups.lives):
+            return []
+        self._jobs_looked = time.monotonic()
+        live = self._tables.live_jobs()
+        return [*self.decided.jobs_ended(live), *self.groups.jobs_ended(live)]
+
+    def carry_out(self, status: Status) -> None:
+        """Grant what was decided in this step."""
+        with self._lock:
+            if self.decided.is_idle and not self.tickets.has_left_over:
+                return
+            self.tickets.sweep(status)
+            self.tickets.carry_out(status)
+
+    def evicted_tickets(self) -> list[tuple[str, str]]:
+        """(name, node) of tickets whose holders have to go."""
+        with self._lock:
+            return [
+                (self.decided.lives[id].what.name, node)
+                for id, node in self.decided.evicting.items()
+                if id in self.decided.lives
+            ]
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether a look at Ray's tables soon is worth it."""
+        return self.groups.is_creating or self.decided.is_closing
+
+    # -- what the engine wants done
+
+    def bind(self, placed: Placed | GroupPlaced) -> None:
+        if not self._is_open:
+            self._early.append(placed)
+        elif isinstance(placed, GroupPlaced):
+            self.groups.bind(placed)
+        else:
+            self.decided.bind(placed)
+
+    def evict(self, evicted: Evicted) -> None:
+        if self._is_open:
+            self.decided.evict(evicted)
+        else:
+            self._early.append(evicted)
+
+    def refuse(self, refused: Refused) -> None:
+        self._book.add_event(time.time(), "refused", refused.id, str(refused.cause))
+
+    def explain(self, waiting: Waiting) -> None:
+        if not self._is_open:
+            return
+        known = [id for id in waiting.asks if id in self.decided.lives or id in self.groups.lives]
+        if not known:
+            return
+        if not waiting.refusals or any(isinstance(each.reason, ShortOf) for each in waiting.refusals):
+            self._short.update(known)
+        self._book.add_event(time.time(), "waiting", known[0], str(self._engine.explain(known[0])), len(known))

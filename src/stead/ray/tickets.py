@@ -1,0 +1,180 @@
+"""Tickets: passes for one piece of work each, where the engine itself chose the node.
+
+Rule: a ticket can be used on one node at a time, and once. An actor asks for two parts of its ticket to be placed and
+holds one of them while it lives. What is granted is therefore two parts on the chosen node; once the actor has started
+the grant is taken back, and Ray leaves the part that is held. That part is not enough to be placed again, so a restart
+waits until the engine has decided anew. A task has no such second amount: it asks for one part and holds it.
+
+A grant that was not used yet is revoked by a plug, a placement group that takes both parts: if it gets them, the work
+cannot start there any more and is not failed either, because the node stays feasible; if it does not, the work is on
+its way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from stead.ray.grants import Grants
+from stead.ray.page import ONE, TICKET
+from stead.ray.tables import Status
+
+BOTH = 2 * ONE
+REVOKE_S = 0.5
+PLUG = "stead-ticket"
+
+
+@dataclass(slots=True)
+class Ticket:
+    id: str
+    name: str
+    wanted: str = ""  # the node the engine chose and where it may be used
+    open: set[str] = field(default_factory=set)  # nodes with a grant that was not taken back
+    plugs: dict[str, Any] = field(default_factory=dict)  # node -> the group that holds it there
+
+
+class Tickets:
+    def __init__(
+        self, grants: Grants | None, check: Callable[[], None], plugs: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self._grants, self._check = grants, check
+        self.by_id: dict[str, Ticket] = {}
+        self.by_name: dict[str, Ticket] = {}
+        self._left_over: dict[str, dict[str, float]] = defaultdict(dict)
+        self._old_plugs = [
+            (name.split("/", 2)[1], f"{TICKET}{name.split('/', 2)[2]}", row)
+            for name, row in plugs.items()
+            if name.startswith(f"{PLUG}/")
+        ]
+
+    def add(self, id: str, name: str) -> Ticket:
+        if id not in self.by_id:
+            self.by_id[id] = self.by_name[name] = Ticket(id, name)
+        return self.by_id[id]
+
+    def recover(self, status: Status) -> None:
+        """After a restart: where grants and plugs of known tickets stand; what belongs to nobody is taken away."""
+        for node_id, name, row in self._old_plugs:
+            group = ray.util.get_placement_group(row["name"])
+            if name in self.by_name and row["state"] == "CREATED":
+                self.by_name[name].plugs[node_id] = group
+            else:
+                ray.util.remove_placement_group(group)
+        self._old_plugs = []
+        for node in status.nodes.values():
+            for name, total in node.total.items():
+                if name.startswith(TICKET) and "_group_" not in name:
+                    ticket = self.by_name.get(name)
+                    if ticket is None:
+                        self._left_over[node.id][name] = 0.0
+                    elif total > ONE * 1.5:
+                        ticket.open.add(node.id)
+
+    @property
+    def has_left_over(self) -> bool:
+        return bool(self._left_over)
+
+    def want(self, id: str, node: str) -> None:
+        """The engine chose this node; `carry_out` then grants it."""
+        if id in self.by_id:
+            self.by_id[id].wanted = node
+
+    def carry_out(self, status: Status) -> None:
+        """Grant what is wanted, in one call for each node; where a ticket is open elsewhere, only once that is shut."""
+        changes = {node: dict(amounts) for node, amounts in self._left_over.items() if node in status.nodes}
+        self._left_over.clear()
+        for ticket in self.by_id.values():
+            ticket.open &= status.nodes.keys()
+            for node in ticket.plugs.keys() - status.nodes.keys():
+                _remove(ticket.plugs.pop(node))
+            if not ticket.wanted or ticket.wanted not in status.nodes:
+                continue
+            shut = all(self.revoke(ticket.id, node) for node in sorted(ticket.open - {ticket.wanted}))
+            if not shut:
+                continue
+            if ticket.wanted in ticket.plugs:
+                _remove(ticket.plugs.pop(ticket.wanted))
+            if ticket.wanted not in ticket.open:
+                ticket.open.add(ticket.wanted)
+                changes.setdefault(ticket.wanted, {})[ticket.name] = BOTH
+        for node, amounts in changes.items():
+            self._set(node, amounts)
+
+    def revoke(self, id: str, node: str) -> bool:
+        """Shut a grant that was not used yet. False: it is being used."""
+        ticket = self.by_id[id]
+        if node in ticket.plugs or node not in ticket.open:
+            return True
+        group = ray.util.placement_group(
+            [{ticket.name: BOTH}],
+            name=f"{PLUG}/{node}/{ticket.name.removeprefix(TICKET)}",
+            lifetime="detached",
+            bundle_label_selector=[{"ray.io/node-id": node}],
+        )
+        if not group.wait(REVOKE_S):
+            _remove(group)
+            return False
+        ticket.plugs[node] = group
+        if ticket.wanted == node:
+            ticket.wanted = ""
+        return True
+
+    def started(self, ids: Iterable[str]) -> None:
+        """Take their grants back: what is held stays, and nothing can start by it again."""
+        for id in ids:
+            ticket = self.by_id.get(id)
+            if ticket is not None and (ticket.open or ticket.plugs):
+                self._close(ticket)
+
+    def is_open(self, id: str) -> str:
+        """The node where a ticket may be used now and was not yet; "" if there is none."""
+        ticket = self.by_id.get(id)
+        return ticket.wanted if ticket and ticket.wanted in ticket.open else ""
+
+    def lost(self, id: str) -> bool:
+        """The work died. True: nothing of its ticket is open, so it starts nowhere before the engine decides."""
+        ticket = self.by_id.get(id)
+        if ticket is None:
+            return True
+        return all(self.revoke(id, node) for node in sorted(ticket.open))
+
+    def ended(self, id: str) -> None:
+        ticket = self.by_id.pop(id, None)
+        if ticket is not None:
+            del self.by_name[ticket.name]
+            self._close(ticket)
+
+    def _close(self, ticket: Ticket) -> None:
+        for group in ticket.plugs.values():
+            _remove(group)
+        for node in ticket.open | ticket.plugs.keys():
+            self._left_over[node][ticket.name] = 0.0
+        ticket.plugs, ticket.open, ticket.wanted = {}, set(), ""
+
+    def sweep(self, status: Status) -> None:
+        """Take away what is left of tickets that are over, or of work that died on a node."""
+        for node in status.nodes.values():
+            for name, total in node.total.items():
+                if not name.startswith(TICKET) or "_group_" in name:
+                    continue
+                ticket = self.by_name.get(name)
+                is_shut = ticket is None or node.id not in ticket.open
+                if is_shut and node.available.get(name, 0.0) >= total:  # nobody holds it
+                    self._left_over[node.id][name] = 0.0
+
+    def _set(self, node: str, amounts: Mapping[str, float]) -> None:
+        if self._grants is None:
+            return  # then nothing is registered
+        self._check()
+        try:
+            self._grants.set(node, amounts)
+        except (RuntimeError, ValueError, ray.exceptions.RayError):
+            return  # the node is going: the next status will not show it
+
+
+def _remove(group: Any) -> None:
+    ray.util.remove_placement_group(group)
