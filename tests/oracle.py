@@ -1,8 +1,8 @@
 """What docs/semantics.md says, written again, naively: one node at a time, plain dicts, every rule for every node.
 
-Rule: nothing here comes from the engine but the types of its facts, reasons and decisions, and no operator of the
-language (requirements, tolerations, reach of an affinity) is borrowed from the package: a bug there must show. What is
-held for starving work (rule 9) is outside; the clock is only remembered.
+Rule: nothing here comes from the engine but the types of its facts, reasons and decisions; the operators of the
+language are those of `oracle_language`, written again too. What is held for starving work (rule 9) is outside; the
+clock is only remembered.
 """
 
 from __future__ import annotations
@@ -12,74 +12,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
+from oracle_language import ids_named, meets, names_asks, reaches, selects, tolerates
 from stead.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
 from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
 from stead.labelling import Labels, Requirement, Selector
 from stead.node import Node, NodeId
-from stead.taints import Effect, Taint, Toleration
+from stead.taints import Effect, Taint
 
 UNIT = 10_000
 DEVICES = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 THRESHOLD = 5_000
 PREFER_NO_SCHEDULE_COST = 100
-RELATIVE = (reasons.NotNear, reasons.TooNear, reasons.NoAlternativeHolds, reasons.KeptAway, reasons.Skewed)
-
-
-def number(text: str) -> int | None:
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not digits or any(digit not in "0123456789" for digit in digits):
-        return None
-    value = int(digits) * (-1 if text[0] == "-" else 1)
-    return value if -(2**63) <= value <= 2**63 - 1 else None
-
-
-def meets(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    if requirement.key not in labels:
-        return requirement.absent
-    value = labels[requirement.key]
-    if requirement.greater is not None or requirement.less is not None:
-        as_number = number(value)
-        if as_number is None:
-            return False
-        if requirement.greater is not None and not as_number > requirement.greater:
-            return False
-        if requirement.less is not None and not as_number < requirement.less:
-            return False
-    return value not in requirement.values if requirement.complement else value in requirement.values
-
-
-def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
-    return any(all(meets(requirement, labels) for requirement in term) for term in selector.terms)
-
-
-def names_asks(affinity: Affinity) -> bool:
-    return any(requirement.key == "ask_id" for term in affinity.selector.terms for requirement in term)
-
-
-def reaches(affinity: Affinity, own_namespace: str, other_namespace: str) -> bool:
-    if affinity.namespaces is None:
-        return own_namespace == other_namespace
-    return not affinity.namespaces or other_namespace in affinity.namespaces
-
-
-def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
-    for toleration in tolerations:
-        key_fits = toleration.key is None or toleration.key == taint.key
-        effect_fits = toleration.effect is None or toleration.effect == taint.effect
-        listed = taint.value in toleration.values
-        if key_fits and effect_fits and (not listed if toleration.complement else listed):
-            return True
-    return False
-
-
-def stay_seconds(tolerations: tuple[Toleration, ...], taint: Taint) -> float | None:
-    """How long work may stay under a no-execute taint: 0 when nothing covers it, None for ever."""
-    covering = [toleration for toleration in tolerations if tolerates((toleration,), taint)]
-    limits = [max(0.0, toleration.seconds) for toleration in covering if toleration.seconds is not None]
-    if not covering:
-        return 0.0
-    return min(limits) if limits else None
+RELATIVE = (
+    reasons.NotNear,
+    reasons.TargetDead,
+    reasons.TooNear,
+    reasons.NoAlternativeHolds,
+    reasons.KeptAway,
+    reasons.Skewed,
+)
 
 
 @dataclass
@@ -193,6 +145,7 @@ class Oracle:
         self.groups: dict[str, Group] = {}
         self.member_of: dict[AskId, str] = {}
         self.submitted: dict[str, tuple[float, int]] = {}
+        self.over: set[AskId] = set()
         self._held: dict[AskId, Held] = {}
         self._arrivals = 0
 
@@ -201,7 +154,7 @@ class Oracle:
         other = Oracle()
         other.now, other._arrivals = self.now, self._arrivals
         other.asks, other.groups = dict(self.asks), dict(self.groups)
-        other.member_of, other.submitted = dict(self.member_of), dict(self.submitted)
+        other.member_of, other.submitted, other.over = dict(self.member_of), dict(self.submitted), set(self.over)
         other._held = {id: replace(held, shares=list(held.shares)) for id, held in self._held.items()}
         for id, place in self.places.items():
             twin = other.places[id] = Place(place.node)
@@ -222,6 +175,7 @@ class Oracle:
             case facts.AskSubmitted(ask):
                 if ask.id not in self.asks:
                     self.asks[ask.id] = ask
+                    self.over.discard(ask.id)
                     self._arrived(ask.id)
             case facts.GroupSubmitted(group):
                 if group.id not in self.groups:
@@ -229,6 +183,7 @@ class Oracle:
                     self._arrived(group.id)
                     for member in (member for members in group.alternatives for member in members):
                         self.asks[member.id] = member
+                        self.over.discard(member.id)
                         self.member_of[member.id] = group.id
             case facts.AskRunning(ask, node):
                 if self.placed.get(ask.id) != node:
@@ -276,6 +231,7 @@ class Oracle:
     def place(self, ask: Ask, node: NodeId, choice: int = 0) -> None:
         """The ask runs there by that choice, wherever it was before."""
         self._lose(ask.id)
+        self.over.discard(ask.id)
         self.asks[ask.id] = ask
         if ask.id not in self.submitted and ask.id not in self.member_of:
             self._arrived(ask.id)
@@ -291,14 +247,18 @@ class Oracle:
             self.places[self._held.pop(id).node].give_back(id)
 
     def forget(self, id: str) -> None:
-        """The ask or group is over."""
-        for member in [member for member, group in self.member_of.items() if group == id]:
+        """The ask or group is over; of that is remembered what some ask that is left must be near."""
+        members = [member for member, group in self.member_of.items() if group == id]
+        for member in members:
             self._lose(member)
             del self.asks[member], self.member_of[member]
         self._lose(id)
         self.groups.pop(id, None)
         self.asks.pop(id, None)
         self.submitted.pop(id, None)
+        musts = [ask.affinities[0] for ask in self.asks.values() if len(ask.affinities) == 1]
+        named = [ids_named(affinity) for every in musts for affinity in every if affinity.near]
+        self.over = (self.over | {id, *members}) & set().union(*named)
 
     # What is so
 
@@ -376,7 +336,7 @@ class Oracle:
         alternatives = [[(it, self._affinity_holds(ask, it)) for it in every] for every in ask.affinities]
         if len(alternatives) == 1:
             for affinity, holds in alternatives[0]:
-                yield (reasons.NotNear(affinity) if affinity.near else reasons.TooNear(affinity)), holds
+                yield self.reason_against(affinity), holds
         elif alternatives:
             every_holds = [[holds for _, holds in every] for every in alternatives]
             yield reasons.NoAlternativeHolds(ask.affinities), partial(_some_alternative_holds, every_holds)
@@ -396,6 +356,12 @@ class Oracle:
             yield reasons.NeverFits(name, need), partial(_ever_fits, name, need)
         for name, need in needs:
             yield reasons.ShortOf(name, need), partial(_has_room_if_it_ever_fits, name, need)
+
+    def reason_against(self, affinity: Affinity) -> reasons.Reason:
+        if not affinity.near:
+            return reasons.TooNear(affinity)
+        ids = ids_named(affinity)
+        return reasons.TargetDead(affinity) if ids and ids <= self.over else reasons.NotNear(affinity)
 
     def _affinity_holds(self, ask: Ask, affinity: Affinity) -> Holds:
         taken: dict[str, set[str]] = {key: set() for key in affinity.topologies}

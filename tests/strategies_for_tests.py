@@ -36,6 +36,8 @@ Words = Mapping[str, Sequence[str]]
 NODE_IDS = ("n0", "n1", "n2", "n3", "n4", "n5")
 ASK_IDS = ("w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9")
 GROUP_IDS = ("g0", "g1", "g2")
+NAMED_IDS = (*ASK_IDS[:4], "g0.0.0")
+"""The ids that affinities speak of: few, so that they often come and go; one is that of a member of a group."""
 TAINT_KEYS = ("gpu", "spot")
 TAINT_VALUES = ("", "x", "y")
 
@@ -122,7 +124,9 @@ class Maker:
         """Mostly one value of one label, so that it often finds someone."""
         if not self.rarely(3):
             return Selector.all_of(Requirement.is_in("app", self.one(WORK_LABELS["app"])))
-        return self.selector({**WORK_LABELS, "ask_id": ASK_IDS} if by_id else WORK_LABELS)
+        if by_id and self.rarely(2):
+            return Selector.all_of(Requirement.is_in("ask_id", *self.some(lambda: self.one(NAMED_IDS), 1, 2)))
+        return self.selector({**WORK_LABELS, "ask_id": NAMED_IDS} if by_id else WORK_LABELS)
 
     def toleration(self) -> Toleration:
         return Toleration(

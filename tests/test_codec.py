@@ -55,6 +55,7 @@ REASONS: list[r.Reason] = [
     r.LacksLabel(Requirement.exists("k")),
     r.NoTermMatches(SELECTOR),
     r.NotNear(NEAR),
+    r.TargetDead(NEAR),
     r.TooNear(APART),
     r.NoAlternativeHolds(((NEAR,), (APART, NEAR))),
     r.KeptAway(APART),

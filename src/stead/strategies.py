@@ -10,193 +10,66 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain, product
 from math import prod
 from typing import Any
 
 from stead.arguments import parse_effect
-from stead.asks import ASK_ID, Affinity, Preference
-from stead.errors import Invalid, did_you_mean
-from stead.labelling import ANYWHERE, NODE_ID, Requirement, Selector, check_key, check_value
-from stead.selectors import (
-    TERMS_MAX,
-    check_wanted,
-    intersection,
-    parse_label_condition,
-    parse_selector,
-    union,
-    wanted_number,
+from stead.asks import ASK_ID, Affinity, Preference, Spread
+from stead.errors import Invalid
+from stead.expressions import (
+    ACTOR_ID,
+    APART,
+    LabelMatchExpression,
+    LabelMatchOperator,
+    as_list,
+    checked_softness,
+    label_does_not_exist,
+    label_exist,
+    label_exists,
+    label_in,
+    label_not_in,
 )
+from stead.labelling import ANYWHERE, NODE_ID, Labels, Requirement, Selector, check_key, check_value
+from stead.selectors import TERMS_MAX, intersection, parse_label_condition, parse_selector, union
 from stead.taints import Effect, Toleration
 
-ACTOR_ID = "actor_id"
-"""The seeds' key for the identity of other work; `ASK_ID` in the canonical form."""
+__all__ = [
+    "ActorAffinitySchedulingStrategy",
+    "DoesNotExist",
+    "Exist",
+    "Exists",
+    "In",
+    "LabelMatchExpression",
+    "LabelMatchOperator",
+    "NodeAffinity",
+    "NodeAffinitySchedulingStrategy",
+    "NotIn",
+    "Wants",
+    "actor_affinity",
+    "affinity",
+    "anti_affinity",
+    "label_does_not_exist",
+    "label_exist",
+    "label_exists",
+    "label_in",
+    "label_not_in",
+    "node_affinity",
+    "node_labels",
+    "spreads",
+    "tolerations",
+    "wants",
+]
 
 
-class LabelMatchOperator(StrEnum):
-    """The operators of a label expression."""
-
-    IN = "IN"
-    NOT_IN = "NOT_IN"
-    EXISTS = "EXISTS"
-    DOES_NOT_EXIST = "DOES_NOT_EXIST"
-    GT = "GT"
-    LT = "LT"
-    Exist = "EXISTS"
-
-    @staticmethod
-    def of(name: object) -> LabelMatchOperator:
-        """The operator of that name, in any case and spelling: ``IN``, ``NotIn``, ``not_in``, ``Exist``."""
-        folded = str(name).lower().replace("_", "").replace("-", "").replace(" ", "")
-        for spelling, operator in LabelMatchOperator.__members__.items():
-            if spelling.lower().replace("_", "") == folded:
-                return operator
-        known = [operator.value for operator in LabelMatchOperator]
-        hint = did_you_mean(str(name), known)
-        raise Invalid(f"label operator {name!r} is unknown{hint}; good values are {', '.join(known)}")
-
-
-_APART = (LabelMatchOperator.NOT_IN, LabelMatchOperator.DOES_NOT_EXIST)
-_WITH_LIST = (LabelMatchOperator.IN, LabelMatchOperator.NOT_IN)
-_WITHOUT_VALUES = (LabelMatchOperator.EXISTS, LabelMatchOperator.DOES_NOT_EXIST)
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class LabelMatchExpression:
-    """One condition on one label, hard or soft. `match_operator` and `is_soft` are other names of the fields."""
-
-    key: str
-    operator: LabelMatchOperator
-    values: tuple[str, ...]
-    soft: bool
-
-    def __init__(
-        self,
-        key: str,
-        operator: LabelMatchOperator | str | None = None,
-        values: Iterable[str | int] | str | int | None = None,
-        soft: bool | None = None,
-        *,
-        match_operator: LabelMatchOperator | str | None = None,
-        is_soft: bool | None = None,
-    ) -> None:
-        check_key(key)
-        given = _one_of(key, operator=operator, match_operator=match_operator)
-        if given is None:
-            raise Invalid(f"the expression on label {key!r} has no operator; give one, for example 'IN'")
-        chosen = LabelMatchOperator.of(given)
-        softness = _one_of(key, soft=soft, is_soft=is_soft)
-        object.__setattr__(self, "key", key)
-        object.__setattr__(self, "operator", chosen)
-        object.__setattr__(self, "values", _checked_values(key, chosen, values))
-        object.__setattr__(self, "soft", _checked_softness(f"the expression on label {key!r}", softness))
-
-    @property
-    def match_operator(self) -> LabelMatchOperator:
-        return self.operator
-
-    @property
-    def is_soft(self) -> bool:
-        return self.soft
-
-    @property
-    def requirement(self) -> Requirement:
-        """What it requires of the label, hard or soft."""
-        match self.operator:
-            case LabelMatchOperator.IN:
-                return Requirement.is_in(self.key, *self.values)
-            case LabelMatchOperator.NOT_IN:
-                return Requirement.not_in(self.key, *self.values)
-            case LabelMatchOperator.EXISTS:
-                return Requirement.exists(self.key)
-            case LabelMatchOperator.DOES_NOT_EXIST:
-                return Requirement.does_not_exist(self.key)
-            case LabelMatchOperator.GT:
-                return Requirement.greater_than(self.key, int(self.values[0]))
-        return Requirement.less_than(self.key, int(self.values[0]))
-
-
-def _one_of(key: str, **spellings: Any) -> Any:
-    """The value given under one of two names of the same thing, or None."""
-    given = {name: value for name, value in spellings.items() if value is not None}
-    if len(given) > 1:
-        both, good = "= and ".join(given), next(f"{name}={value!r}" for name, value in given.items())
-        raise Invalid(f"the expression on label {key!r} has both {both}=; give one of them, for example {good}")
-    return next(iter(given.values()), None)
-
-
-def _checked_softness(what: str, soft: object) -> bool:
-    if soft is None or isinstance(soft, bool):
-        return bool(soft)
-    raise Invalid(
-        f"{what} has is_soft={soft!r}, which must be True or False; several values go in a list, for example ['a', 'b']"
-    )
-
-
-def _checked_values(key: str, operator: LabelMatchOperator, values: object) -> tuple[str, ...]:
-    listed = _listed(key, values)
-    if operator in _WITHOUT_VALUES:
-        if listed:
-            raise Invalid(f"operator {operator} on label {key!r} takes no values, but has {values!r}; use [] instead")
-        return ()
-    if operator in _WITH_LIST:
-        if not listed:
-            raise Invalid(f"operator {operator} on label {key!r} needs at least one value, for example ['A100']")
-        return tuple(_checked_wanted(key, value) for value in listed)
-    if len(listed) != 1:
-        raise Invalid(f"operator {operator} on label {key!r} needs exactly one number, for example 3, not {values!r}")
-    return (str(wanted_number(key, listed[0])),)
-
-
-def _listed(key: str, values: object) -> list[Any]:
-    if values is None:
-        return []
-    if isinstance(values, str | int | float):
-        return [values]
-    if isinstance(values, Mapping) or not isinstance(values, Iterable):
-        raise Invalid(f"the values of label {key!r} must be a list such as ['A100', 'P100'], not {values!r}")
-    return sorted(values) if isinstance(values, set | frozenset) else list(values)
-
-
-def _checked_wanted(key: str, value: Any) -> str:
-    # Ids of actors and tasks are not labels that a user chose, so label syntax does not bind them.
-    if key in (ACTOR_ID, ASK_ID) and isinstance(value, str) and value:
-        return value
-    return check_wanted(key, value)
-
-
-def label_in(key: str, values: Iterable[str] | str, is_soft: bool = False) -> LabelMatchExpression:
-    """The label is one of the values."""
-    return LabelMatchExpression(key, LabelMatchOperator.IN, values, is_soft)
-
-
-def label_not_in(key: str, values: Iterable[str] | str, is_soft: bool = False) -> LabelMatchExpression:
-    """The label is none of the values, or absent."""
-    return LabelMatchExpression(key, LabelMatchOperator.NOT_IN, values, is_soft)
-
-
-def label_exists(key: str, is_soft: bool = False) -> LabelMatchExpression:
-    """The label is there, whatever its value."""
-    return LabelMatchExpression(key, LabelMatchOperator.EXISTS, None, is_soft)
-
-
-def label_does_not_exist(key: str, is_soft: bool = False) -> LabelMatchExpression:
-    """The label is absent."""
-    return LabelMatchExpression(key, LabelMatchOperator.DOES_NOT_EXIST, None, is_soft)
-
-
-label_exist = label_exists
-
-
-def affinity(handles: Any, is_soft: bool = False) -> LabelMatchExpression:
+def affinity(handles: Any, is_soft: bool = False, weight: int | None = None) -> LabelMatchExpression:
     """For `actor_affinity`: where one of these actors is."""
-    return LabelMatchExpression(ACTOR_ID, LabelMatchOperator.IN, _ids(handles), is_soft)
+    return LabelMatchExpression(ACTOR_ID, LabelMatchOperator.IN, _ids(handles), is_soft, weight=weight)
 
 
-def anti_affinity(handles: Any, is_soft: bool = False) -> LabelMatchExpression:
+def anti_affinity(handles: Any, is_soft: bool = False, weight: int | None = None) -> LabelMatchExpression:
     """For `actor_affinity`: where none of these actors is."""
-    return LabelMatchExpression(ACTOR_ID, LabelMatchOperator.NOT_IN, _ids(handles), is_soft)
+    return LabelMatchExpression(ACTOR_ID, LabelMatchOperator.NOT_IN, _ids(handles), is_soft, weight=weight)
 
 
 def _ids(handles: Any) -> tuple[str, ...]:
@@ -254,7 +127,7 @@ class NodeAffinitySchedulingStrategy:
         if node_id is not None:
             if match_expressions is not None:
                 raise Invalid("node affinity takes expressions or node_id=, not both; use label_in('node_id', [...])")
-            match_expressions = label_in(NODE_ID, _node_id(node_id), _checked_softness("node affinity", soft))
+            match_expressions = label_in(NODE_ID, _node_id(node_id), checked_softness("node affinity", soft))
         elif soft is not None:
             raise Invalid("node affinity has soft= without node_id=; write is_soft=True on an expression instead")
         alone = selector is not None and match_expressions is None
@@ -266,7 +139,7 @@ class NodeAffinitySchedulingStrategy:
     @property
     def wants(self) -> Wants:
         hard = [Selector.all_of(e.requirement) for e in self.match_expressions if not e.soft]
-        soft = [Preference(Selector.all_of(e.requirement)) for e in self.match_expressions if e.soft]
+        soft = [Preference(Selector.all_of(e.requirement), e.weight) for e in self.match_expressions if e.soft]
         parts = [union(hard)] if self.is_or_semantics and hard else hard
         return Wants(intersection([self.selector, *parts]), prefers=tuple(soft))
 
@@ -318,12 +191,12 @@ class ActorAffinitySchedulingStrategy:
     @property
     def wants(self) -> Wants:
         hard = tuple(self._affinity(e) for e in self.match_expressions if not e.soft)
-        soft = tuple(Preference(self._affinity(e)) for e in self.match_expressions if e.soft)
+        soft = tuple(Preference(self._affinity(e), e.weight) for e in self.match_expressions if e.soft)
         alternatives = tuple((one,) for one in hard) if self.is_or_semantics else (hard,)
         return Wants(affinities=alternatives if hard else (), prefers=soft)
 
     def _affinity(self, expression: LabelMatchExpression) -> Affinity:
-        apart = expression.operator in _APART
+        apart = expression.operator in APART
         wanted = expression.requirement
         key = ASK_ID if wanted.key == ACTOR_ID else wanted.key
         meant = Requirement(
@@ -545,7 +418,7 @@ def _toleration(key: Any, match: Any) -> Toleration:
             f"the toleration of {key!r} is DoesNotExist(), but a taint that does not exist needs none; write for "
             f"example {{{key!r}: Exists()}}"
         )
-    values = [] if operator is LabelMatchOperator.EXISTS else _listed(key, getattr(match, "values", None))
+    values = [] if operator is LabelMatchOperator.EXISTS else as_list(key, getattr(match, "values", None))
     if not values and operator is not LabelMatchOperator.EXISTS:
         raise Invalid(f"the toleration of {key!r} has no values; write for example {{{key!r}: In('A100')}}")
     for value in values:
@@ -557,3 +430,26 @@ def _toleration(key: Any, match: Any) -> Toleration:
         getattr(match, "effect", None),
         getattr(match, "seconds", None),
     )
+
+
+def spreads(option: Any, labels: Labels) -> tuple[Spread, ...]:
+    """The spreads of ``spread={"zone": 1}``: over the values of each key, work with all of these labels (the ask's own)
+    is at most so much more numerous at one value than at another."""
+    if option is None:
+        return ()
+    if not isinstance(option, Mapping):
+        raise Invalid(f"spread must be a map from label key to greatest skew such as {{'zone': 1}}, not {option!r}")
+    if option and not labels:
+        raise Invalid(
+            "spread counts work that has the same labels, but there are none; give for example labels={'app': 'web'}"
+        )
+    alike = Selector.all_of(*(Requirement.is_in(key, value) for key, value in labels.items()))
+    return tuple(Spread(check_key(key, "spread key"), alike, _checked_skew(key, skew)) for key, skew in option.items())
+
+
+def _checked_skew(key: str, skew: object) -> int:
+    if isinstance(skew, bool) or not isinstance(skew, int) or skew < 1:
+        raise Invalid(
+            f"the skew of spread key {key!r} must be a whole number from 1 up, for example 1, but is {skew!r}"
+        )
+    return skew

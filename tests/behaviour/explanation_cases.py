@@ -27,7 +27,7 @@ from behaviour import (
 from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.engine.facts import ClockAdvanced
+from stead.engine.facts import AskEnded, ClockAdvanced
 from stead.labelling import ANYWHERE, NOWHERE, Requirement, Selector
 from stead.taints import Effect
 
@@ -153,6 +153,24 @@ def there_is_no_term() -> Explanation:
 @case
 def the_work_it_must_be_near_is_not_placed() -> Explanation:
     return zones("a", "b").explain(ask("w", 1, affinities=all_of(near("trainer"))))
+
+
+def waiting_for_the_dead(*ids: str, of: int, **rest: Any) -> Explanation:
+    """An ask that must be near work that is over, on so many nodes."""
+    engine = zones(*"ab"[:of])
+    submit(engine, ask("w", 1, affinities=all_of(near(*ids, **rest))))
+    tell(engine, *map(AskEnded, ids))
+    return engine.explain("w")
+
+
+@case
+def the_work_it_must_be_near_is_dead() -> Explanation:
+    return waiting_for_the_dead("trainer", of=1)
+
+
+@case
+def all_work_that_it_could_be_near_is_dead() -> Explanation:
+    return waiting_for_the_dead("web-1", "web-0", of=2, topologies=("zone",))
 
 
 @case

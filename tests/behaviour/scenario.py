@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from random import Random
 
-from behaviour import all_of, amounts, apart_from_app, ask, cluster, group, near_app, node, on, taint, tolerates
+from behaviour import all_of, amounts, apart_from_app, ask, cluster, group, near, near_app, node, on, taint, tolerates
 from stead.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
 from stead.codec import dumps
 from stead.engine import Engine
@@ -62,7 +62,15 @@ def some_ask(random: Random, id: str) -> Ask:
         tuple(
             tolerates(key, *random.sample("xyz", 2)) for key in random.sample(("gpu", "spot"), random.choice((0, 1)))
         ),
-        random.choice(((), (), all_of(some_affinity(random)), ((some_affinity(random),), (near_app("web"),)))),
+        random.choice(
+            (
+                (),
+                (),
+                all_of(some_affinity(random)),
+                ((some_affinity(random),), (near_app("web"),)),
+                all_of(near(*(f"w{random.randrange(100)}" for _ in range(2)))),
+            )
+        ),
         random.choice(((), (), (Spread("zone", on("app", *random.sample(APPS, 2))),))),
         random.choice(((), (Preference(on("rack", "r1"), 10), Preference(apart_from_app("db"), 5)))),
         Labels({"app": random.choice(APPS)}),

@@ -83,6 +83,7 @@ def test_codes_are_stable() -> None:
         "short-now",
         "skewed",
         "tainted",
+        "target-dead",
         "too-near",
     ]
 

@@ -13,6 +13,7 @@ from behaviour import (
     ask,
     cluster,
     group,
+    near,
     near_app,
     node,
     on,
@@ -69,6 +70,9 @@ FACTS: list[tuple[Fact, ...]] = [
     (AskRunning(ask("w0", 1, gpu=0.5, labels=WEB), "n1"),),
     (AskEnded("w0"),),
     (AskEnded("waits"),),
+    (AskEnded("nobody"),),
+    (AskEnded("mourns"),),
+    (AskSubmitted(ask("gone", 1)),),
     (AskEnded("m0"),),
     (AskLost("w1"),),
     (AskLost("m1"),),
@@ -103,10 +107,13 @@ def world() -> Engine:
         engine,
         ask("waits", 9),
         ask("follows", 1, affinities=all_of(near_app("nobody"))),
+        ask("hopes", 1, affinities=all_of(near("nobody"))),
+        ask("mourns", 1, affinities=all_of(near("gone"))),
         ask("late", 9, deadline=15.0),
         ask("spread", 1, labels=WEB, selector=on("zone", "z"), spreads=(Spread("zone", on("app", "web")),)),
         group("too-big", ask("b0", 9)),
     )
+    tell(engine, AskEnded("gone"))
     return engine
 
 

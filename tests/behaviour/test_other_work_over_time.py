@@ -76,8 +76,9 @@ def test_work_that_is_placed_stays_when_its_neighbour_ends() -> None:
     assert engine.placed == {"b": "n0"}
 
 
-def test_work_that_ended_is_forgotten() -> None:
-    engine = actors()
+def test_work_that_ended_and_that_nobody_named_is_forgotten() -> None:
+    engine = cluster(node("n0"))
+    place(engine, ask("a", 1))
     tell(engine, AskEnded("a"))
     assert told(submit(engine, ask("c", 1, affinities=all_of(near("a"))))) == {"c": ["not-near"]}
 
@@ -144,7 +145,7 @@ def test_b_waits_while_a_restarts() -> None:
 def test_b_does_not_go_where_a_was() -> None:
     engine = actors()
     tell(engine, AskLost("a"), AskEnded("a"))
-    assert told(tell(engine, AskLost("b"))) == {"b": ["not-near"]}
+    assert told(tell(engine, AskLost("b"))) == {"b": ["target-dead"]}
 
 
 def test_either_of_two_targets_will_do_and_the_one_left_is_the_one_that_counts() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from oracle import DEVICES, UNIT, Oracle, tolerates
+from oracle import DEVICES, UNIT, Oracle
+from oracle_language import tolerates
 from stead.asks import Affinity, Ask, Choice, Spread
 from stead.engine.changes import AddCapacity, AddLabel, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
 from stead.engine.facts import NodeDrained, NodeLabelled, NodeResized

@@ -9,7 +9,8 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from math import inf
 
-from oracle import Oracle, stay_seconds
+from oracle import Oracle
+from oracle_language import stay_seconds
 from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.decisions import (
@@ -24,6 +25,7 @@ from stead.engine.decisions import (
     Waiting,
 )
 from stead.engine.facts import Fact
+from stead.engine.reasons import NotNear, TargetDead
 from stead.taints import Effect, Taint
 
 GROUP_MEMBERS_MAX, GROUP_NODES_MAX = 4, 5
@@ -194,6 +196,13 @@ class Mirror:
             if id in oracle.asks:
                 assert not oracle.nowhere_alive(oracle.asks[id]), f"{id} insists on dead nodes, but was not refused"
                 assert id in self.said, f"{id} waits, and was never told why"
+                self._check_hopes(id)
+
+    def _check_hopes(self, id: str) -> None:
+        """It was told whether what it must be near can still come."""
+        for reason in (refusal.reason for refusal in self.said[id]):
+            if isinstance(reason, NotNear | TargetDead):
+                assert reason == self.oracle.reason_against(reason.affinity), f"{id} was told {reason}"
 
     def _is_late(self, id: str) -> bool:
         """Whether it waited when the clock reached its deadline, and none of it has a place."""

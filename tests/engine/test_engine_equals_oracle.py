@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.mirror import Mirror
 from oracle import Oracle
-from stead.asks import Ask, Group
+from stead.asks import Affinity, Ask, Group
 from stead.engine import Engine, Settings
 from stead.engine.facts import (
     AskEnded,
@@ -34,7 +35,7 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.labelling import Labels
+from stead.labelling import Labels, Requirement, Selector
 from stead.node import Node
 from stead.resources import UNIT, Resources
 from stead.taints import Effect, Taint
@@ -58,6 +59,7 @@ from strategies_for_tests import (
 SOAK = 50 if os.environ.get("STEAD_SOAK") == "1" or os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 1
 
 NODE = st.sampled_from(NODE_IDS)
+TARGETS = st.lists(st.sampled_from(ASK_IDS[:4]), min_size=1, max_size=3, unique=True)
 SECONDS = st.sampled_from((0.0, 1.0, 5.0, 30.0))
 
 
@@ -142,6 +144,14 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     @rule(ask=asks(), ids=st.lists(st.sampled_from(ASK_IDS), min_size=2, max_size=4, unique=True))
     def submit_equals(self, ask: Ask, ids: list[str]) -> None:
         self.tell(*(AskSubmitted(_named(ask, id)) for id in ids))
+
+    @rule(ask=asks(), named=TARGETS, ended=TARGETS)
+    def submit_a_follower_and_end_some_of_whom_it_may_follow(
+        self, ask: Ask, named: list[str], ended: list[str]
+    ) -> None:
+        close = Affinity(Selector.all_of(Requirement.is_in("ask_id", *named)), namespaces=frozenset())
+        self.tell(AskSubmitted(replace(ask, affinities=((close,),))))
+        self.tell(*map(AskEnded, ended))
 
     @rule(ask=asks(choice_count_max=1), id=NODE)
     def run_elsewhere(self, ask: Ask, id: str) -> None:

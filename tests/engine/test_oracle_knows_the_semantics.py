@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from oracle import Oracle, meets, stay_seconds, tolerates
+from oracle import Oracle
+from oracle_language import meets, stay_seconds, tolerates
 from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.engine.decisions import Refusal
 from stead.engine.facts import (
@@ -37,6 +38,7 @@ from stead.engine.reasons import (
     ShortOf,
     Skewed,
     Tainted,
+    TargetDead,
     TooNear,
 )
 from stead.labelling import ANYWHERE, EMPTY, NOWHERE, Labels, Requirement, Selector
@@ -310,6 +312,20 @@ def test_near_needs_every_key_and_matching_work_in_the_domain_of_each() -> None:
     oracle.apply(AskRunning(web("y"), "4"))
     assert oracle.verdict(Ask("w", affinities=((both,),)), 0)[0] == ["1", "4"]
     assert oracle.verdict(Ask("w", affinities=((near("zone"),),)), 0)[0] == ["1", "2", "3", "4"]
+
+
+def test_near_what_is_over_is_in_vain_until_it_comes_back_and_is_forgotten_with_the_last_that_names_it() -> None:
+    oracle = cluster(zoned("1", "a"))
+    close = Affinity(Selector.all_of(Requirement.is_in("ask_id", "x")))
+    wanted = Ask("w", affinities=((close,),))
+    oracle.apply(AskEnded("x"))
+    assert oracle.verdict(wanted, 0)[1] == [Refusal(NotNear(close), 1, 1)], "nobody named it"
+    oracle.apply(AskSubmitted(wanted), AskEnded("x"))
+    assert oracle.verdict(wanted, 0)[1] == [Refusal(TargetDead(close), 1, 1)]
+    oracle.apply(AskSubmitted(web("x")))
+    assert oracle.verdict(wanted, 0)[1] == [Refusal(NotNear(close), 1, 1)]
+    oracle.apply(AskEnded("x"), AskEnded("w"))
+    assert not oracle.over
 
 
 def test_near_lets_the_first_one_in_wherever_all_keys_are() -> None:

@@ -22,11 +22,17 @@ from stead.engine.decisions import (
     GroupPlaced,
     NodeUnknown,
     Placed,
-    Refusal,
     Refused,
     Waiting,
 )
-from stead.engine.explain import Explanation, explain_group, explain_placed, explain_waiting, telling_refusals
+from stead.engine.explain import (
+    Explanation,
+    explain_group,
+    explain_placed,
+    explain_waiting,
+    telling_group_refusals,
+    telling_refusals,
+)
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -54,7 +60,6 @@ from stead.engine.waiting import Item, Line, Lines
 from stead.engine.work import Placement
 from stead.errors import Invalid
 from stead.node import Node, NodeId
-from stead.resources import DEVICES, UNIT
 from stead.taints import Effect, Taint, stay_under
 
 __all__ = ["Engine", "Settings"]
@@ -173,18 +178,19 @@ class Engine:
         """Work that arrives together is queued together, a shape at a time."""
         shape_of, now = self._board.shape_of, self.now
         arrived: dict[tuple[Shape, int], dict[AskId, Item]] = {}
-        seen: set[AskId] = set()
+        seen: dict[AskId, Ask] = {}
         waiting, placed, groups, members = self._known_ids()
         for fact in facts:
             ask = fact.ask
             id = ask.id
             if id in seen or id in waiting or id in placed or id in groups or id in members:
                 continue
-            seen.add(id)
+            seen[id] = ask
             arrived.setdefault((shape_of(ask), ask.priority), {})[id] = ask
         for (shape, priority), asks in arrived.items():
             turn = self._waiting.turn_of(shape, priority, now) or self._board.next_turn()
             self._wait(Line(shape, priority, now, turn, now), asks)
+        self._board.work.came(self._board.fleet, seen.values())
 
     def _ask_running(self, fact: AskRunning) -> None:
         ask, row = fact.ask, self._board.fleet.row(fact.node)
@@ -202,6 +208,7 @@ class Engine:
             moment, turn = line.moment, line.turn
             self._waiting.remove(ask.id)
         group = self._groups.of_member.map.get(ask.id)
+        self._board.work.came(self._board.fleet, (ask,))
         demand = self._board.shape_of(ask).demands[choice]
         placement = self._board.place(ask, demand, row, moment, turn or self._board.next_turn(), group)
         self._watch_taints(placement)
@@ -217,6 +224,7 @@ class Engine:
         if group is not None:
             record = self._groups.records.map[group]
             self._stop_if_complete(self._groups.update(record._replace(ended=record.ended | {fact.ask})))
+        self._board.work.went(self._board.fleet, fact.ask)
 
     def _ask_lost(self, fact: AskLost) -> None:
         if fact.ask in self._board.work.placements.map:
@@ -229,6 +237,7 @@ class Engine:
         shape = self._groups.shape_of(group, self._board)
         turn = self._waiting.turn_of(shape, group.priority, self.now) or self._board.next_turn()
         self._groups.add(group, self.now, turn)
+        self._board.work.came(self._board.fleet, group.all_members)
         self._wait(Line(shape, group.priority, self.now, turn, self.now), {group.id: group})
 
     def _group_ended(self, fact: GroupEnded) -> None:
@@ -239,6 +248,7 @@ class Engine:
         for member in self._groups.remove(fact.group).group.all_members:
             if member.id in self._board.work.placements.map:
                 self._lift(member.id)
+            self._board.work.went(self._board.fleet, member.id)
 
     def _known_ids(self) -> tuple[Mapping[str, object], ...]:
         """Where an id that is taken would be found; to be read at once."""
@@ -386,7 +396,7 @@ class Engine:
             return 1
         if own is not None:
             self._board.set_hold(own)
-        refusals = self._group_refusals(record)
+        refusals = telling_group_refusals(self._board, record)
         self._waiting.sleep(shape, shape.columns(self._board), shape.hopes(self._board))
         told = self._waiting.tell(shape, refusals)
         if told:
@@ -418,6 +428,7 @@ class Engine:
             named = tuple(sorted(frozenset().union(*dead)))
             for item in self._waiting.items_of(shape):
                 self._waiting.remove(item.id)
+                self._board.work.went(self._board.fleet, item.id)
                 decisions.append(Refused(item.id, NodeUnknown(named)))
             return
         columns: list[Column] = []
@@ -433,14 +444,6 @@ class Engine:
         told = self._waiting.tell(shape, refusals)
         if told:
             decisions.append(Waiting(told, refusals))
-
-    def _group_refusals(self, record: GroupRecord) -> tuple[Refusal, ...]:
-        """The reasons of the first member that fits nowhere; none when they only do not fit together."""
-        for member in record.missing(self._board):
-            shape = self._board.shape_of(member)
-            if not self._board.standing(shape.demands[0]).candidates():
-                return telling_refusals(self._board, shape)
-        return ()
 
     # -- time
 
@@ -475,6 +478,7 @@ class Engine:
                     self._group_ended(GroupEnded(id))
                 else:
                     self._waiting.remove(id)
+                    self._board.work.went(self._board.fleet, id)
                 decisions.append(Refused(id, DeadlinePassed(deadline, refusals)))
 
     def _is_late(self, id: str, deadline: float) -> bool:
@@ -556,12 +560,7 @@ class Engine:
 
     def free(self, node: NodeId) -> Mapping[str, int]:
         """What is free on a node, in units, for every resource it has or that is in use there."""
-        row = self._board.fleet.rows.map[node]
-        asked_for = {name: int(amount.free[row]) for name, amount in self._board.fleet.amounts.map.items()}
-        capacity = self._board.fleet.nodes.map[row].capacity
-        unasked = {name: units - units % UNIT if name in DEVICES else units for name, units in capacity.items()}
-        found = {**unasked, **asked_for}
-        return {name: found[name] for name in sorted(found) if found[name] or name in capacity}
+        return self._board.fleet.free(self._board.fleet.rows.map[node])
 
     @property
     def placed(self) -> Mapping[AskId, NodeId]:

@@ -28,6 +28,7 @@ from stead.engine.reasons import (
     ShortOf,
     Skewed,
     Tainted,
+    TargetDead,
     TooNear,
 )
 from stead.engine.shapes import Demand
@@ -240,7 +241,7 @@ class _ChangeSearch:
                 return Drop(requirement)
             case NoTermMatches(selector):
                 return Drop(selector)
-            case NotNear(affinity) | TooNear(affinity):
+            case NotNear(affinity) | TargetDead(affinity) | TooNear(affinity):
                 return Drop(affinity)
             case NoAlternativeHolds(affinities):
                 return Drop(affinities)
@@ -331,6 +332,7 @@ _CURABLE: dict[type, type] = {
     ShortOf: FreeUp,
     NoTermMatches: Drop,
     NotNear: Drop,
+    TargetDead: Drop,
     TooNear: Drop,
     NoAlternativeHolds: Drop,
     Skewed: Drop,

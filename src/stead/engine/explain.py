@@ -18,7 +18,7 @@ from stead.engine.board import Board
 from stead.engine.changes import Change, smallest_change
 from stead.engine.decisions import Refusal
 from stead.engine.fleet import Nodes
-from stead.engine.groups import GroupShape, Member, place_group
+from stead.engine.groups import GroupRecord, GroupShape, Member, place_group
 from stead.engine.reasons import Reason, Reserved, ShortOf
 from stead.engine.shapes import Demand, Shape
 from stead.node import NodeId
@@ -100,6 +100,15 @@ def telling_refusals(board: Board, shape: Shape) -> tuple[Refusal, ...]:
     """The refusals of the first choice that only has to wait for room, or of the first choice."""
     every = [refused_sets(board, demand) for demand in shape.demands]
     return verdict(board, next((sets for sets in every if _may_come_free(sets)), every[0])).refusals
+
+
+def telling_group_refusals(board: Board, record: GroupRecord) -> tuple[Refusal, ...]:
+    """The refusals of the first member that fits nowhere; none when they only do not fit together."""
+    for member in record.missing(board):
+        shape = board.shape_of(member)
+        if not board.standing(shape.demands[0]).candidates():
+            return telling_refusals(board, shape)
+    return ()
 
 
 def _may_come_free(sets: Sequence[tuple[Reason, Nodes]]) -> bool:

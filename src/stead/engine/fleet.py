@@ -149,6 +149,14 @@ class Fleet:
             self._owned_amounts.add(resource)
         return found
 
+    def free(self, row: int) -> dict[str, int]:
+        """What is free on a node, of every resource that it has or that is in use there."""
+        asked_for = {name: int(amount.free[row]) for name, amount in self.amounts.map.items()}
+        capacity = self.nodes.map[row].capacity
+        unasked = {name: units - units % UNIT if name in DEVICES else units for name, units in capacity.items()}
+        found = {**unasked, **asked_for}
+        return {name: found[name] for name in sorted(found) if found[name] or name in capacity}
+
     def matching(self, requirement: Requirement) -> Nodes:
         """All nodes whose labels meet the requirement."""
         key = requirement.key

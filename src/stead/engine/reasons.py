@@ -46,6 +46,14 @@ class NotNear:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetDead:
+    """The work it must be near is named by its id, and all that is named is over: it waits in vain."""
+
+    code: ClassVar[str] = "target-dead"
+    affinity: Affinity
+
+
+@dataclass(frozen=True, slots=True)
 class TooNear:
     """Work it must be apart from is in the node's domain."""
 
@@ -116,6 +124,7 @@ Reason = (
     | LacksLabel
     | NoTermMatches
     | NotNear
+    | TargetDead
     | TooNear
     | NoAlternativeHolds
     | KeptAway

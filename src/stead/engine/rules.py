@@ -37,6 +37,7 @@ from stead.engine.reasons import (
     ShortOf,
     Skewed,
     Tainted,
+    TargetDead,
     TooNear,
 )
 from stead.engine.work import KEEPERS, Kind, Work, meant_by
@@ -122,7 +123,9 @@ class HoldsAffinity:
 
     def refusals(self, world: World) -> Refused:
         if self.affinity.near:
-            yield NotNear(self.affinity), world.fleet.alive & ~self.near(world)
+            in_vain = world.work.targets.are_over(self.affinity.selector)
+            reason = TargetDead(self.affinity) if in_vain else NotNear(self.affinity)
+            yield reason, world.fleet.alive & ~self.near(world)
         else:
             yield TooNear(self.affinity), self.too_near(world)
 

@@ -24,8 +24,10 @@ from stead.engine.reasons import (
     ShortOf,
     Skewed,
     Tainted,
+    TargetDead,
     TooNear,
 )
+from stead.engine.targets import ids_named
 from stead.labelling import NODE_ID, Operator, Requirement, Selector
 from stead.resources import amount_text
 
@@ -70,6 +72,8 @@ def refusal(found: Refusal) -> str:
             text = f"{matches} none of: {selector}" if selector.terms else f"{matches} no term, as there is none"
         case NotNear(affinity):
             text = f"not {near(affinity)}"
+        case TargetDead(affinity):
+            text = f"not near {_work(affinity)}, which {'are' if _names_several(affinity) else 'is'} dead"
         case TooNear(affinity):
             text = f"too {near(affinity)}"
         case NoAlternativeHolds(affinities):
@@ -129,6 +133,10 @@ def _work(affinity: Affinity) -> str:
         if terms[0][0].operator is Operator.IN and ids:
             return " or ".join(ids)
     return "any work" if () in terms else f"work with {affinity.selector}"
+
+
+def _names_several(affinity: Affinity) -> bool:
+    return len(ids_named(affinity.selector) or ()) > 1
 
 
 def _wish(what: Requirement | Selector | Affinity | Spread | tuple[tuple[Affinity, ...], ...]) -> str:

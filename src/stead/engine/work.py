@@ -15,6 +15,7 @@ from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
 from stead.engine.amounts import DeviceShares
 from stead.engine.fleet import Column, Fleet, Nodes
 from stead.engine.sharing import Sheet, Shelf
+from stead.engine.targets import Targets, ids_named
 from stead.labelling import Labels, Selector
 
 K = TypeVar("K")
@@ -53,13 +54,7 @@ class Matching:
     @property
     def ids(self) -> frozenset[str] | None:
         """The ask ids it names, if every term names some."""
-        ids: set[str] = set()
-        for term in self.selector.terms:
-            named = [r.values for r in term if r.key == ASK_ID and not r.complement and not r.absent]
-            if not named:
-                return None
-            ids |= named[0]
-        return frozenset(ids)
+        return ids_named(self.selector)
 
 
 def meant_by(selector: Selector, namespaces: frozenset[str] | None, own_namespace: str) -> Matching:
@@ -87,6 +82,7 @@ class Work:
         self._keeper_nodes: Sheet[Keeper, Nodes] = Sheet()
         self._watched: Sheet[AskId, None] = Sheet()
         self._all_watched = False
+        self.targets = Targets()
 
     def fork(self, lasting: bool = True) -> Work:
         twin = Work.__new__(Work)
@@ -149,8 +145,7 @@ class Work:
         self.placements.write()[ask.id] = placement
         self.residents.write(placement.row)[ask.id] = None
         self._count(fleet, ask, placement.row, +1)
-        if ask.id in self._watched.map:
-            fleet.bump(("ask", ask.id), placement.row)
+        self._bump_watched(fleet, ask.id, placement.row)
 
     def add_many(self, fleet: Fleet, placements: Sequence[Placement]) -> None:
         """The same for equal asks that look at no other work (and so keep nobody away)."""
@@ -162,16 +157,24 @@ class Work:
             self.residents.write(row).update(dict.fromkeys(ids))
             self._count(fleet, placements[0].ask, row, len(ids))
         for placement in placements if self._watched.map else ():
-            if placement.ask.id in self._watched.map:
-                fleet.bump(("ask", placement.ask.id), placement.row)
+            self._bump_watched(fleet, placement.ask.id, placement.row)
 
     def remove(self, fleet: Fleet, id: AskId) -> Placement:
         placement = self.placements.write().pop(id)
         self.residents.drop(placement.row, id)
         self._count(fleet, placement.ask, placement.row, -1)
-        if id in self._watched.map:
-            fleet.bump(("ask", id), placement.row)
+        self._bump_watched(fleet, id, placement.row)
         return placement
+
+    def came(self, fleet: Fleet, asks: Iterable[Ask]) -> None:
+        """Asks are known, waiting or placed; whoever must be near them may hope again."""
+        for id in self.targets.came(asks):
+            self._bump_watched(fleet, id)
+
+    def went(self, fleet: Fleet, id: AskId) -> None:
+        """An ask is over; whoever must be near it waits in vain, and is told."""
+        if self.targets.went(id):
+            self._bump_watched(fleet, id)
 
     def forget_indexes(self, fleet: Fleet, wanted: Container[Column]) -> None:
         """Drop the indexes of selectors that nobody waits for; they are built again when read."""
@@ -187,6 +190,10 @@ class Work:
         self._all_watched = ANY_WORK in wanted
 
     # -- inside
+
+    def _bump_watched(self, fleet: Fleet, id: AskId, row: int = -1) -> None:
+        if id in self._watched.map:
+            fleet.bump(("ask", id), row)
 
     def _count(self, fleet: Fleet, ask: Ask, row: int, step: int) -> None:
         kind = (ask.namespace, ask.labels)

@@ -183,7 +183,7 @@ class ControllerActor(Answers):
         if time.monotonic() - self._mirrored > MIRROR_S:
             self._mirrored = time.monotonic()
             try:
-                self._mirror.tell(status)
+                self._mirror.tell(status, self._placing.wanted())
             except Exception:  # an autoscaler's trouble must not hold up a taint
                 log.exception("the autoscaler could not be told what waits")
 

@@ -37,6 +37,7 @@ STUCK_S = 2.0
 """A grant that is not used for so long is looked at again: something else may have taken the room."""
 
 CLOSING_S = 5.0
+YOUNG_S = 30.0
 CHECKED_MAX = 20
 PAST_MAX = 10_000
 
@@ -52,6 +53,7 @@ class Life:
     state: str = "waiting"  # waiting, running, past
     node: str = ""
     since: float = field(default_factory=time.monotonic)  # when it was granted, or last seen
+    born: float = field(default_factory=time.monotonic)
     closing: bool = False  # it wants its node for itself, and the node is not empty yet
 
 
@@ -81,8 +83,8 @@ class Decided:
         if what.name:
             self._tickets.add(what.id, what.name)
         for named in named_by(what.ask):
-            if named not in self.lives:
-                self._named.setdefault(named, "")
+            if named not in self.lives and self._named.get(named, "dead") == "dead":
+                self._named[named] = ""  # if it is dead, the engine has to hear so after who names it
         self._named.pop(what.id, None)
         return life
 
@@ -129,7 +131,9 @@ class Decided:
             if len(ids) > CHECKED_MAX
             else {row.id: row for id in ids if (row := self._tables.actor(id))}
         )
-        gone = [ActorNews(id, "DEAD", "") for id in sorted(ids - rows.keys())]
+        # One that was created a moment ago may not be in the tables yet.
+        young = {id for id, life in self.lives.items() if time.monotonic() - life.born < YOUNG_S}
+        gone = [ActorNews(id, "DEAD", "") for id in sorted(ids - rows.keys() - young)]
         return [*(ActorNews(id, row.state, row.node_id) for id, row in rows.items() if id in ids), *gone]
 
     def _actor(self, news: ActorNews) -> list[Fact]:
@@ -140,7 +144,7 @@ class Decided:
         if news.state == "ALIVE":
             if life.state == "running" and life.node == news.node_id:
                 return []
-            life.state, life.node = "running", news.node_id
+            life.state, life.node, life.closing = "running", news.node_id, False
             self._tickets.started([news.id])
             if not what.name or what.running != what.ask:
                 return [AskEnded(news.id), AskRunning(what.running, news.node_id)]
@@ -159,7 +163,9 @@ class Decided:
             return []  # its node died, and the engine has chosen another since
         if not what.name:
             return [AskLost(what.id)]
-        self._tickets.lost(what.id)
+        if not self._tickets.lost(what.id):
+            life.since = time.monotonic()
+            return []  # it is on its way again by a grant that could not be taken back in time
         if what.running != what.ask:
             return [AskEnded(what.id), AskSubmitted(what.ask)]
         return [AskLost(what.id)]
@@ -275,7 +281,11 @@ class Decided:
         for id, node in engine.placed.items():
             life = self.lives.get(id)
             if life is not None and life.what.name:
-                self._tickets.want(id, node)
+                life.closing = is_exclusive(life.what.ask)
+                if life.closing:
+                    life.node = node
+                else:
+                    self._tickets.want(id, node)
 
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what registered work uses there as far as Ray's tables show it: its ticket is held."""

@@ -20,11 +20,13 @@ from typing import Any, Protocol
 import ray
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
+from stead.asks import Ask
 from stead.labelling import IDENTITY_KEYS, Requirement, Selector
 from stead.ray.cluster import real_amounts
 from stead.ray.compile import Pass
 from stead.ray.page import read_name
 from stead.ray.tables import NodeRow, PendingRow, Status
+from stead.resources import UNIT
 
 WANTED_MAX = 64
 """So many pieces of work are told at once, shared among their kinds; the next ones when these have their nodes."""
@@ -66,11 +68,12 @@ class Mirror:
         self._told: Told = told or WantedGroups()
         self._known: set[str] = set()
 
-    def tell(self, status: Status) -> None:
-        """Make what is told fit what waits now. Does nothing where no autoscaler listens."""
+    def tell(self, status: Status, singly: Iterable[Ask] = ()) -> None:
+        """Make what is told fit what waits now; `singly` is what Ray does not list in a form that can be read. Does
+        nothing where no autoscaler listens."""
         joined, self._known = status.nodes.keys() - self._known, set(status.nodes)
         # A node that has just joined is to take what waits first, before more nodes are asked for.
-        wanted = Counter[Wanted]() if joined else self._wanted(status)
+        wanted = Counter[Wanted]() if joined else self._wanted(status, singly)
         standing = self._told.standing()
         for gone in (standing - wanted).elements():
             self._told.take_back(gone)
@@ -78,7 +81,7 @@ class Mirror:
             for missing in (wanted - standing).elements():
                 self._told.add(missing, sorted(self._known))
 
-    def _wanted(self, status: Status) -> Counter[Wanted]:
+    def _wanted(self, status: Status, singly: Iterable[Ask]) -> Counter[Wanted]:
         """What waits, could run on a new node and does not fit what is free now."""
         free = [(node, dict(node.available)) for node in status.nodes.values() if not node.draining]
         kinds = Counter[Wanted]()
@@ -92,6 +95,12 @@ class Mirror:
                         amounts[name] -= amount
             if kind and left:
                 kinds[kind] += left
+        for ask in singly:
+            choice = ask.choices[0]
+            words = _in_rays_words(choice.selector)
+            if words is not None:
+                needs = tuple((name, units / UNIT) for name, units in sorted(choice.resources.items()) if units)
+                kinds[Wanted(needs or ANY_ROOM, tuple(sorted(words.items())))] += 1
         share = max(1, WANTED_MAX // max(1, len(kinds)))
         return Counter({kind: min(left, share) for kind, left in list(kinds.items())[:WANTED_MAX]})
 

@@ -141,7 +141,7 @@ class Placing:
     def carry_out(self, status: Status) -> None:
         """Grant what was decided in this step."""
         with self._lock:
-            if self.decided.is_idle and not self.tickets.has_left_over:
+            if self.decided.is_idle and self.tickets.is_settled:
                 return
             self.tickets.sweep(status)
             self.tickets.carry_out(status)
@@ -154,6 +154,15 @@ class Placing:
                 for id, node in self.decided.evicting.items()
                 if id in self.decided.lives
             ]
+
+    def wanted(self) -> list[Ask]:
+        """What waits and could be served by a node that is not there yet: nothing that has to be near other work."""
+        with self._lock:
+            waiting = self._engine.waiting
+            asks = [self.decided.lives[id].what.ask for id in waiting if id in self.decided.lives]
+            alone = [ask for ask in asks if not any(each.near for term in ask.affinities for each in term)]
+            groups = [self.groups.lives[id].asked.group for id in waiting if id in self.groups.lives]
+            return [*alone, *(member for group in groups for member in group.alternatives[0])]
 
     @property
     def is_unsettled(self) -> bool:

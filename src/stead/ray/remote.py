@@ -15,6 +15,7 @@ import ray
 from ray._common import ray_option_utils
 from ray.util.placement_group import get_current_placement_group
 
+from stead.errors import Unsupported
 from stead.ray import submission
 from stead.ray.attach import connection
 from stead.ray.compile import OWN_OPTIONS, route
@@ -54,6 +55,11 @@ class Remote:
         if submission.is_installed():
             own = {name: value for name, value in self._options.items() if name not in _FIXED}
             return self._rays.options(**own).remote(*args, **kwargs)
+        if self._route.is_decided:
+            raise Unsupported(
+                "labels, spread, exclusive and rules on other work need Ray's submission bound; "
+                "call stead.init() before, or start the program with RAY_RUNTIME_ENV_HOOK=stead.ray.hook"
+            )
         resources: dict[str, float] = {}
         amounts = ray._common.utils.resources_from_ray_options(mine)
         strategy: Any = self._route.strategy

@@ -12,6 +12,7 @@ its way.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from stead.ray.page import ONE, TICKET
 from stead.ray.tables import Status
 
 BOTH = 2 * ONE
-REVOKE_S = 0.5
+REVOKE_S, SETTLES_S = 0.5, 10.0
 PLUG = "stead-ticket"
 
 
@@ -45,6 +46,7 @@ class Tickets:
         self.by_id: dict[str, Ticket] = {}
         self.by_name: dict[str, Ticket] = {}
         self._left_over: dict[str, dict[str, float]] = defaultdict(dict)
+        self._changed = time.monotonic()
         self._old_plugs = [
             (name.split("/", 2)[1], f"{TICKET}{name.split('/', 2)[2]}", row)
             for name, row in plugs.items()
@@ -75,8 +77,9 @@ class Tickets:
                         ticket.open.add(node.id)
 
     @property
-    def has_left_over(self) -> bool:
-        return bool(self._left_over)
+    def is_settled(self) -> bool:
+        """Whether nothing is left to be taken away. What was in use a moment ago shows up only when it is released."""
+        return not self._left_over and time.monotonic() > self._changed + SETTLES_S
 
     def want(self, id: str, node: str) -> None:
         """The engine chose this node; `carry_out` then grants it."""
@@ -109,12 +112,15 @@ class Tickets:
         ticket = self.by_id[id]
         if node in ticket.plugs or node not in ticket.open:
             return True
-        group = ray.util.placement_group(
-            [{ticket.name: BOTH}],
-            name=f"{PLUG}/{node}/{ticket.name.removeprefix(TICKET)}",
-            lifetime="detached",
-            bundle_label_selector=[{"ray.io/node-id": node}],
-        )
+        try:
+            group = ray.util.placement_group(
+                [{ticket.name: BOTH}],
+                name=f"{PLUG}/{node}/{ticket.name.removeprefix(TICKET)}",
+                lifetime="detached",
+                bundle_label_selector=[{"ray.io/node-id": node}],
+            )
+        except ValueError:  # one that was removed a moment ago is still there
+            return False
         if not group.wait(REVOKE_S):
             _remove(group)
             return False
@@ -127,7 +133,7 @@ class Tickets:
         """Take their grants back: what is held stays, and nothing can start by it again."""
         for id in ids:
             ticket = self.by_id.get(id)
-            if ticket is not None and (ticket.open or ticket.plugs):
+            if ticket is not None:
                 self._close(ticket)
 
     def is_open(self, id: str) -> str:
@@ -169,6 +175,7 @@ class Tickets:
     def _set(self, node: str, amounts: Mapping[str, float]) -> None:
         if self._grants is None:
             return  # then nothing is registered
+        self._changed = time.monotonic()
         self._check()
         try:
             self._grants.set(node, amounts)
