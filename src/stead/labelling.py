@@ -35,13 +35,16 @@ _INTEGER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9._/:-]+", re.ASCII)
 _BAD_CHARACTER = re.compile(r"[^A-Za-z0-9._-]", re.ASCII)
 
+OWN_PREFIXES = frozenset({"rare_resource.ray.io", "exist_runtime_env"})
+"""Prefixes that the seeds spell with an underscore, which no DNS name has: stead sets such keys, so people may too."""
+
 
 def check_key(key: object, what: str = "label key") -> str:
     """`key` itself if Kubernetes would take it as a label key: ``zone`` or ``example.com/zone``."""
     if not isinstance(key, str) or not key:
         raise Invalid(f"{what} {key!r} must be a non-empty string, for example 'zone' or 'example.com/zone'")
     prefix, slash, name = key.rpartition("/")
-    if slash and (len(prefix) > PREFIX_LENGTH_MAX or not _PREFIX.fullmatch(prefix)):
+    if slash and prefix not in OWN_PREFIXES and (len(prefix) > PREFIX_LENGTH_MAX or not _PREFIX.fullmatch(prefix)):
         raise Invalid(
             f"{what} {key!r} has the prefix {prefix!r}, which must be a lowercase DNS name of at most "
             f"{PREFIX_LENGTH_MAX} characters, for example 'example.com/zone'"

@@ -7,7 +7,7 @@ Rule: nothing here looks at a node by itself. Refusals come from the rules that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from stead.asks import Ask, AskId, Group
 from stead.engine import wording
 from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
-from stead.engine.changes import Change, smallest_change
+from stead.engine.changes import AddCapacity, AddLabel, Change, FreeUp, Uncordon, smallest_change
 from stead.engine.decisions import Refusal
 from stead.engine.fleet import Nodes
 from stead.engine.groups import GroupRecord, GroupShape, Member, place_group
@@ -163,7 +163,15 @@ def explain_group(board: Board, group: Group, alternative: int | None) -> Explan
                 by_shape[shape] = explain_waiting(board, ask)
             same = by_shape[shape]
             explanations.append(Explanation(ask.id, same.verdicts, same.change, policy=same.policy))
+    if len(explanations) > 1:
+        explanations = [replace(each, change=_of_the_ask(each.change)) for each in explanations]
     return Explanation(group.id, members=tuple(explanations), together=together, policy=group.strategy)
+
+
+def _of_the_ask(change: Change | None) -> Change | None:
+    """A change of one node lets one member in; only a change of what is asked can let in several."""
+    on_nodes = (FreeUp, AddCapacity, AddLabel, Uncordon)
+    return None if change is None or any(isinstance(edit, on_nodes) for edit in change.edits) else change
 
 
 def _fits_together(twin: Board, group: Group, alternative: int) -> bool:

@@ -24,7 +24,7 @@ from stead.errors import Invalid
 from stead.labelling import Requirement, Selector
 from stead.node import Node
 from stead.ray.book import Book, Event, TaintEnd
-from stead.ray.cluster import real_amounts, static_labels
+from stead.ray.cluster import OF_A_GROUP, real_amounts, static_labels
 from stead.ray.compile import Pass, Wish
 from stead.ray.grants import Grants
 from stead.ray.page import read_name
@@ -91,6 +91,10 @@ class Answers:
             node.id, node.ip, node.name, labels, sources, node.taints, mine, node.draining, total, available
         )
 
+    def registered_ids(self) -> list[str]:
+        """Ids of all work and groups that the engine places singly and that are not over."""
+        return self._placing.ids()
+
     def labels(self) -> dict[str, dict[str, list[str]]]:
         found: dict[str, dict[str, list[str]]] = {}
         with self._lock:
@@ -117,8 +121,9 @@ class Answers:
         """Why a placement group waits: one that the engine decides, or any other that Ray knows."""
         with self._lock:
             fork = self._placing.fork(self._tables.status())
-            if id in self._placing.groups.lives:
-                return fork.explain(id)
+            life = self._placing.groups.lives.get(id)
+            if life is not None:
+                return fork.explain(id if id in fork.waiting else life.asked.group)
             row = self._tables.group(id)
             if not row or row["state"] == "REMOVED":
                 raise Invalid(f"Ray knows no placement group {id}")
@@ -126,10 +131,25 @@ class Answers:
                 raise Invalid(f"placement group {id} is placed, so it waits for nothing")
             return fork.explain(self._group_of(id, row))
 
+    def why_in_group(self, id: str) -> Explanation:
+        """Why work waits that goes into a placement group: it waits with the group."""
+        if self._tables.group(id).get("state") == "CREATED":
+            raise Invalid(f"placement group {id} is placed, so what waits in it waits for room in its bundle")
+        return self.why_group(id)
+
+    def _fits(self, id: str, row: Mapping[str, Any]) -> bool:
+        """Whether the engine would find a place for a group, or for what is left of it, now."""
+        with self._lock:
+            fork = self._placing.fork(self._tables.status())
+            life = self._placing.groups.lives.get(id)
+            return fork.explain(life.asked.group if life else self._group_of(id, row)).fits
+
     def _group_of(self, id: str, row: Mapping[str, Any]) -> Group:
         """What the engine makes of a group that went to Ray directly."""
         members = []
         for index, amounts in sorted(row["bundles"].items()):
+            if row["bundles_to_node_id"].get(index):
+                continue  # it has its place
             rule = self.rule_of(amounts)
             choice = Choice(Resources.of(real_amounts(amounts)), rule.selector)
             members.append(Ask(f"{id}/{index}", (choice,), rule.tolerations))
@@ -160,6 +180,9 @@ class Answers:
             return self.why(refused.ask)
         if row.state == "DEAD":
             raise Invalid(f"actor {actor_id} is dead, so it waits for nothing")
+        group = next((found[1] for name in row.resources if (found := OF_A_GROUP.search(name))), "")
+        if group and row.state != "ALIVE":
+            return self.why_in_group(group)
         return self.why(ask or self._ask_of(row), row.node_id if row.state == "ALIVE" else "")
 
     def _ask_of(self, row: ActorRow) -> Ask:

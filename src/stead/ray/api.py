@@ -218,6 +218,8 @@ def why(what: Any) -> Explanation:
             return _explained(link.ask("why_task", task_id.hex()))
         if link.ask("refusal", task_id.hex()) is None and ray.wait([ref], timeout=0, fetch_local=False)[0]:
             raise Invalid(f"task {task_id.hex()} has ended, so it waits for nothing")
+        if known.group:
+            return _explained(link.ask("why_in_group", known.group))
         return _explained(link.ask("why", _ask(task_id.hex(), known)))
     if isinstance(what, str) and set(what) <= set("0123456789abcdef"):
         if len(what) == ACTOR_ID_LENGTH:
@@ -225,6 +227,8 @@ def why(what: Any) -> Explanation:
             return _explained(link.ask("why_actor", what, _ask(what, known) if known else None))
         if len(what) == TASK_ID_LENGTH:
             known = link.task(bytes.fromhex(what))
+            if known and known.group:
+                return _explained(link.ask("why_in_group", known.group))
             return _explained(link.ask("why", _ask(what, known)) if known else link.ask("why_task", what))
         if len(what) == GROUP_ID_LENGTH:
             return _explained(link.ask("why_group", what))

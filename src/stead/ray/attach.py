@@ -43,6 +43,7 @@ class Remembered:
 
     route: Route | None
     resources: Mapping[str, float]
+    group: str = ""  # the placement group it goes into
 
 
 class Connection:
@@ -131,6 +132,9 @@ class Connection:
         self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(asked, dict(resources)))
         if asked.deadline_s is not None:
             self.deadlines.add(ref.task_id().hex(), "task", ref, asked, resources)
+
+    def remember_in_group(self, ref: Any, group: str) -> None:
+        self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(None, {}, group))
 
     def remember_plain(self, ref: Any, resources: Mapping[str, float]) -> None:
         self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(None, resources))

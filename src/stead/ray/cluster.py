@@ -28,7 +28,8 @@ IN_USE = "in use on "
 
 ACCELERATOR = "ray.io/accelerator-type"
 _ACCELERATOR_RESOURCE = "accelerator_type:"
-_OF_A_GROUP = re.compile(r"_group_(\d+_)?[0-9a-f]{20,}$")
+OF_A_GROUP = re.compile(r"_group_(?:\d+_)?([0-9a-f]{20,})$")
+"""What is set aside for a placement group has such a name, with the group's id in it."""
 
 
 def real_amounts(amounts: Mapping[str, float]) -> dict[str, float]:
@@ -36,7 +37,7 @@ def real_amounts(amounts: Mapping[str, float]) -> dict[str, float]:
     return {
         name: amount
         for name, amount in amounts.items()
-        if not name.startswith((PREFIX, "node:")) and not _OF_A_GROUP.search(name)
+        if not name.startswith((PREFIX, "node:")) and not OF_A_GROUP.search(name)
     }
 
 

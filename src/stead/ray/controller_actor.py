@@ -164,7 +164,7 @@ class ControllerActor(Answers):
                 self._status = status
             self._mind_passes(status)
             self._unsettled = self._passes.settle(status, self._allowed, self._announce, bool(changes))
-            self._placing.groups.look_again(status, self._allowed)
+            self._placing.groups.look_again(status, self._allowed, self._fits)
             self._unsettled += self._placing.is_unsettled
             self._write_down_passes()
             self._waiting.look(status, self._placing.fork)
@@ -333,7 +333,7 @@ class ControllerActor(Answers):
                 for taint in found.taints
                 if taint.key == key and value in (None, taint.value) and effect in (None, taint.effect)
             ]
-            if not there and not missing_ok:
+            if not there and not missing_ok and not is_called_again():
                 said = key if value is None else f"{key}={value}"
                 has = ", ".join(map(str, found.taints)) or "no taints"
                 raise Invalid(f"node {found.id} has no taint {said}; it has {has}")
@@ -342,12 +342,17 @@ class ControllerActor(Answers):
         for taint in gone:
             self._book.forget_taint(found.id, taint.key, taint.effect)
             self._book.add_event(time.time(), "untainted", found.id, f"{taint} is gone")
+        asked = {key for key, _, _ in keys} - {taint.key for taint in self._node(found.id).taints}
+        for end in self._book.taint_ends() if is_called_again() else ():
+            if end.node == found.id and end.key in asked:
+                self._book.forget_taint(end.node, end.key, end.effect)
+                self._book.add_event(time.time(), "untainted", found.id, f"{end.key} is gone")
         return found.id
 
     def label(self, node: str, labels: Mapping[str, str], remove: Sequence[str]) -> str:
         found = self._node(node)
         for key in remove:
-            if key not in found.labels:
+            if key not in found.labels and not is_called_again():
                 raise Invalid(
                     f"node {found.id} has no label {key!r}; it has {', '.join(sorted(found.labels)) or 'none'}"
                 )
@@ -492,3 +497,8 @@ class ControllerActor(Answers):
             raise Invalid(f"{said!r} is {len(found)} nodes; give one id: {', '.join(node.id for node in found)}")
         example = next(iter(nodes), "none")
         raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
+
+
+def is_called_again() -> bool:
+    """Whether Ray makes this call once more, because a controller died on it: it may have been carried out."""
+    return bool(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())

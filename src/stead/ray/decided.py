@@ -200,8 +200,9 @@ class Decided:
         return self.lives.get(ticket.id) if ticket else None
 
     def task_started(self, name: str, node: str) -> None:
+        """What a worker says of a task may come out of order: what is over has not started."""
         life = self._task(name)
-        if life is not None:
+        if life is not None and life.state != "past":
             life.state, life.node, life.since = "running", node, time.monotonic()
             self._of_tasks.append(AskRunning(life.what.ask, node))
 

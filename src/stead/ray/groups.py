@@ -52,14 +52,16 @@ class Groups:
 
     def register(self, asked: GroupAsked) -> None:
         if asked.name:
-            named = {life.asked.name for life in self.lives.values()} | self._tables.groups().keys()
+            known = {id: life.asked.name for id, life in self.lives.items() if id != asked.group.id}
+            named = {*known.values(), *self._tables.groups()}
             if asked.name in named:
                 raise Invalid(f"a placement group named {asked.name!r} exists already; choose another name")
         self._book.keep_group(asked)
+        self.lives[asked.group.id] = GroupLife(asked)
         self._arrived.append(asked)
 
     def end(self, id: str) -> None:
-        """Remove a group, also one that Ray has not heard of: what waits with it fails as Ray lets it fail."""
+        """Remove a group, also one that Ray has not heard of. Work that waits with it goes on waiting, as in Ray."""
         life = self.lives.get(id)
         if life is not None and life.taken is None:
             self._create(life, 0)
@@ -68,8 +70,7 @@ class Groups:
 
     def passes(self) -> set[str]:
         """Keys of passes that groups carry or will carry."""
-        asked = [*(life.asked for life in self.lives.values()), *self._arrived]
-        return {rule.key for each in asked for rules in each.passes for rule in rules}
+        return {rule.key for life in self.lives.values() for rules in life.asked.passes for rule in rules}
 
     @property
     def has_news(self) -> bool:
@@ -88,9 +89,7 @@ class Groups:
     def facts(self, status: Status) -> list[Fact]:
         facts: list[Fact] = []
         arrived, self._arrived = self._arrived, []
-        for asked in arrived:
-            self.lives.setdefault(asked.group.id, GroupLife(asked))
-            facts.append(GroupSubmitted(asked.group))
+        facts += [GroupSubmitted(asked.group) for asked in arrived if asked.group.id in self.lives]
         over, self._over = self._over, []
         for id in over:
             facts += self._forget(id)
@@ -192,9 +191,11 @@ class Groups:
 
     # -- groups that Ray gave up on
 
-    def look_again(self, status: Status, allowed: Mapping[str, set[str]]) -> None:
+    def look_again(
+        self, status: Status, allowed: Mapping[str, set[str]], fits: Callable[[str, Mapping[str, Any]], bool]
+    ) -> None:
         """Ray tries a group that no node could hold only when a node joins. When the passes, or the nodes, have changed
-        since, it is asked to try again: a few times, because its tables lag."""
+        since and the engine says that it `fits`, Ray is asked to try again: a few times, because its tables lag."""
         now = time.monotonic()
         world = {key: frozenset(nodes) for key, nodes in allowed.items()}, frozenset(status.nodes)
         if world != self._world:
@@ -203,17 +204,17 @@ class Groups:
             return
         self._looked_again = now
         self._looks_left -= 1
-        if self._any_infeasible():
+        if any(fits(row["id"], row) for row in self._infeasible()):
             self._store.look_again()
 
-    def _any_infeasible(self) -> bool:
-        rows = self._tables.groups().items()
-        return any(
-            row["state"] in ("PENDING", "RESCHEDULING")
+    def _infeasible(self) -> list[Mapping[str, Any]]:
+        return [
+            row
+            for name, row in self._tables.groups().items()
+            if row["state"] in ("PENDING", "RESCHEDULING")
             and row["stats"]["scheduling_state"] == "INFEASIBLE"
             and not name.startswith(OWN_NAMES)
-            for name, row in rows
-        )
+        ]
 
 
 def handle(id: str) -> Any:

@@ -17,8 +17,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def keep(directory: str, owner: int) -> None:
     while True:
         request = json.loads(requests.get())
         try:
-            answer = keeper.start(request) if request["do"] == "start" else keeper.kill(request["index"])
+            answer = keeper.answer(request)
         except Exception as error:
             words = str(error).strip().split("\n")[0]
             answer = {"error": f"{type(error).__name__}: {words}"}
@@ -78,30 +79,42 @@ class _Keeper:
         self.directory = directory
         self.nodes: list[Any] = []
         self.options: dict[str, Any] = {}
+        self.head: Mapping[str, Any] = {}
         self.ending = threading.Lock()
         # Orphans come to the keeper instead of to init: an agent whose raylet was killed lives on for a while.
         pr_set_child_subreaper = 36
         ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
 
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        match request["do"]:
+            case "start":
+                return self.start(request)
+            case "kill":
+                return self.kill(request["index"])
+            case "kill head":
+                return self.kill_head(request["only_gcs"])
+            case "restart head":
+                return self.restart_head()
+        raise AssertionError(f"nobody asks to {request['do']}")
+
     def start(self, request: Mapping[str, Any]) -> dict[str, Any]:
         first = len(self.nodes)
         if not first:
-            self.options = request["options"]
+            self.options, self.head = request["options"], request["nodes"][0]
             _agree_on_authentication()
         places: list[Any] = [None] * len(request["nodes"])
         self.nodes += places
-        threads = []
+        started = []
         for index, written in enumerate(request["nodes"], first):
-            done = threading.Event()
-            # The kernel ends a raylet when the thread that started it ends, so each stays for good.
-            threading.Thread(target=self._start_and_stay, args=(index, written, done), daemon=True).start()
-            threads.append(done)
+            started.append(self._begin(index, partial(self._node, index, written)))
             if index == 0:
-                done.wait()
-                self._raise_if_failed(0)
-        for index, done in enumerate(threads, first):
-            done.wait()
-            self._raise_if_failed(index)
+                self._finish(0, started[0])
+        for index, done in enumerate(started, first):
+            self._finish(index, done)
+        return self._told(first)
+
+    def _told(self, first: int) -> dict[str, Any]:
+        """What the owner has to know of the nodes from this one on."""
         head = self.nodes[0]
         address = head.gcs_address.replace(f"{NODE_ADDRESS}:", f"{ATTACH_HOST}:")
         # Jobs submitted to the cluster look here for the address that "auto" means.
@@ -112,19 +125,28 @@ class _Keeper:
             "nodes": [{"node_id": node.node_id, "raylet_pid": _raylet_of(node).pid} for node in self.nodes[first:]],
         }
 
-    def _raise_if_failed(self, index: int) -> None:
+    def _begin(self, index: int, start: Callable[[], Any]) -> threading.Event:
+        """Start processes of a node in a thread of its own: the kernel ends them when the thread that started them
+        ends, so it stays for good."""
+        done = threading.Event()
+
+        def start_and_stay() -> None:
+            try:
+                self.nodes[index] = start()
+            except Exception as error:
+                self.nodes[index] = error
+            done.set()
+            threading.Event().wait()
+
+        threading.Thread(target=start_and_stay, daemon=True).start()
+        return done
+
+    def _finish(self, index: int, done: threading.Event) -> None:
+        done.wait()
         if isinstance(self.nodes[index], Exception):
             raise self.nodes[index]
 
-    def _start_and_stay(self, index: int, written: Mapping[str, Any], done: threading.Event) -> None:
-        try:
-            self.nodes[index] = self._node(index, written)
-        except Exception as error:
-            self.nodes[index] = error
-        done.set()
-        threading.Event().wait()
-
-    def _node(self, index: int, written: Mapping[str, Any]) -> Any:
+    def _node(self, index: int, written: Mapping[str, Any], gcs_port: int | None = None) -> Any:
         node_of = import_module("ray._private.node").Node
         parameters_of = import_module("ray._private.parameter").RayParams
         with_dashboard = self.options["dashboard"]
@@ -135,6 +157,10 @@ class _Keeper:
             # The agents of the nodes then do what they do where the dashboard is not installed: almost nothing.
             ray_utilities: Any = import_module("ray._private.utils")
             ray_utilities.get_dashboard_dependency_error = lambda: ImportError("not wanted")
+        # Names of our own: Ray looks for free ones, and two nodes that start at once find the same.
+        sockets = [f"{self.directory}/{kind}.{index}" for kind in ("plasma", "raylet")]
+        for socket in sockets:
+            Path(socket).unlink(missing_ok=True)  # of a head that was killed
         parameters = parameters_of(
             num_cpus=written["num_cpus"],
             num_gpus=written["num_gpus"],
@@ -146,9 +172,8 @@ class _Keeper:
             env_vars=dict(written["environment"]),
             node_ip_address=NODE_ADDRESS_WITH_DASHBOARD if with_dashboard else NODE_ADDRESS,
             temp_dir=self.directory,
-            # Names of our own: Ray looks for free ones, and two nodes that start at once find the same.
-            plasma_store_socket_name=f"{self.directory}/plasma.{index}",
-            raylet_socket_name=f"{self.directory}/raylet.{index}",
+            plasma_store_socket_name=sockets[0],
+            raylet_socket_name=sockets[1],
             min_worker_port=0,
             max_worker_port=0,
             node_manager_port=0,
@@ -156,6 +181,7 @@ class _Keeper:
             include_log_monitor=is_head,
             no_monitor=not self.options["monitor"],
             gcs_address=None if is_head else self.nodes[0].gcs_address,
+            gcs_server_port=gcs_port,
             _system_config=self.options["config"] if is_head else None,
         )
         parameters.dashboard_agent_listen_port = None
@@ -171,6 +197,25 @@ class _Keeper:
         raylet.wait()
         return {}
 
+    def kill_head(self, only_gcs: bool) -> dict[str, Any]:
+        head = self.nodes[0]
+        head.kill_gcs_server(check_alive=False)  # first: it must not write down that the raylet died
+        if not only_gcs:
+            self.kill(0)
+            for kind in list(head.all_processes):
+                head._kill_process_type(kind, check_alive=False, wait=True)
+        return {}
+
+    def restart_head(self) -> dict[str, Any]:
+        """What was killed of the head, again, at the address where the others look for it."""
+        head = self.nodes[0]
+        port = int(head._ray_params.gcs_server_port)
+        if "raylet" in head.all_processes:
+            self._finish(0, self._begin(0, partial(_with_gcs, head)))
+        else:
+            self._finish(0, self._begin(0, partial(self._node, 0, self.head, port)))
+        return self._told(0)
+
     def end(self) -> None:
         """End every process below this one, remove the files, and end."""
         if not self.ending.acquire(blocking=False):
@@ -179,6 +224,11 @@ class _Keeper:
             _kill(doomed)
         shutil.rmtree(self.directory, ignore_errors=True)
         os._exit(0)
+
+
+def _with_gcs(head: Any) -> Any:
+    head.start_gcs_server()
+    return head
 
 
 def _raylet_of(node: Any) -> subprocess.Popen[bytes]:

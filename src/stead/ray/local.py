@@ -194,7 +194,7 @@ class LocalCluster:
         self.temp_dir = _private_directory()
         self._owner = os.getpid()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._head_killed = False
         self._keeper = _start_keeper(self.temp_dir, keeper_environment(os.environ, environment or {}, hooked))
         atexit.register(self.close)
         try:
@@ -217,6 +217,25 @@ class LocalCluster:
         if self.nodes[index].alive:
             self._ask({"do": "kill", "index": index})
             self.nodes[index].alive = False
+
+    def kill_head(self, *, only_gcs: bool = False) -> None:
+        """End the head as a power cut would; with `only_gcs` its GCS alone, the process that knows the cluster. The
+        other nodes look for it at its address, for a minute or RAY_gcs_rpc_server_reconnect_timeout_s."""
+        if self._head_killed:
+            raise Invalid("the head is killed already; restart_head() comes next")
+        self._ask({"do": "kill head", "only_gcs": only_gcs})
+        self._head_killed = True
+        self.nodes[0].alive = only_gcs
+
+    def restart_head(self) -> LocalNode:
+        """Start again what `kill_head` ended, at the same address. Ray knows the cluster again only where it has a
+        store outside, ``environment={"RAY_REDIS_ADDRESS": ...}``; without one the other nodes are lost to it."""
+        if not self._head_killed:
+            raise Invalid("the head runs; kill_head() comes first")
+        head = self._ask({"do": "restart head"})["nodes"][0]
+        self._head_killed = False
+        self.nodes[0] = LocalNode(0, head["node_id"], self.nodes[0].spec, head["raylet_pid"])
+        return self.nodes[0]
 
     def close(self) -> None:
         """End all of it and remove its files. To close twice is to close once."""

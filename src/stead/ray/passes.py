@@ -108,7 +108,7 @@ class Passes:
         moved, shown = self._move_on(seen, allowed, losing)
         if thorough:
             granted += [place for place, (amount, _) in self._asserted.items() if amount == FULL]
-        if (granted or moved) and (losing or shown or thorough):
+        if (granted or moved or shown) and (losing or shown or thorough):
             self._await(granted + moved + shown, heard=bool(losing))
         self._plugs.add(sorted({*losing, *shown} - self._plugs.placed()))
         announce(self._away(losing))
@@ -367,7 +367,8 @@ class GroupPlugs:
         missing = list(places)
         for _ in range(TRIES_MAX):
             self._groups.update({place: self._made(*place) for place in missing})
-            missing = [place for place in missing if not self._groups[place].wait(5)]
+            end = time.monotonic() + 5.0
+            missing = [place for place in missing if not self._groups[place].wait(max(0.1, end - time.monotonic()))]
             if not missing:
                 return
             self.remove(missing)

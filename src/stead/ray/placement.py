@@ -17,7 +17,7 @@ from stead.errors import Invalid, Unsupported
 from stead.labelling import Labels
 from stead.ray.attach import Connection, connection
 from stead.ray.book import GroupAsked
-from stead.ray.compile import Pass, Route, route
+from stead.ray.compile import RESOURCE_PREFIX, Pass, Route, route
 from stead.ray.marks import rare_taint
 from stead.resources import Resources
 from stead.taints import Toleration
@@ -83,6 +83,9 @@ def placement_group(
     ``bundle_label_selector``, or both.
     """
     link = connection()
+    _check(bundles, "the placement group has ")
+    if not isinstance(name, str):
+        raise Invalid(f"name {name!r} of a placement group must be a string, for example 'ring'")
     validate_placement_group(bundles, strategy, lifetime, topology_strategy=topology_strategy)
     if not link.page().grants:
         raise Unsupported("placement groups of stead's need a Ray that can change a node's resources while it runs")
@@ -127,7 +130,7 @@ def placement_group(
 
 
 def remove_placement_group(group: Any) -> None:
-    """Remove a placement group, also one that still waits; work that waits with it fails, as in Ray."""
+    """Remove a placement group, also one that still waits. Work that waits with it goes on waiting, as in Ray."""
     if not isinstance(group, PlacementGroup):
         raise Invalid(f"{group!r} is no placement group; give one that stead.placement_group made")
     connection().ask("end_group", group.id.hex())
@@ -151,9 +154,27 @@ def _fallbacks(
                     f"change, {_GOOD}"
                 )
         own = entry.get("bundles", bundles)
-        validate_placement_group(own)
+        _check(own, "fallback_strategy has ")
         found.append((own, entry.get("bundle_label_selector")))
     return found
+
+
+def _check(bundles: Any, where: str) -> None:
+    good = "for example [{'CPU': 1}, {'GPU': 1}]"
+    if not isinstance(bundles, list) or not bundles:
+        raise Invalid(f"{where}bundles {bundles!r}, which must be a list of maps, {good}")
+    for bundle in bundles:
+        if not isinstance(bundle, Mapping) or not bundle:
+            raise Invalid(f"{where}the bundle {bundle!r}, which must be a map of amounts, {good}")
+        for name, amount in bundle.items():
+            if not isinstance(name, str) or name.startswith(RESOURCE_PREFIX):
+                raise Invalid(f"{where}the bundle {bundle!r} with {name!r}, which is no resource of yours, {good}")
+            if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 1e12:
+                raise Invalid(
+                    f"{where}the bundle {bundle!r} with {amount!r} of {name!r}, which must be a number, {good}"
+                )
+        if not any(bundle.values()):
+            raise Invalid(f"{where}the bundle {bundle!r}, which asks for nothing, {good}")
 
 
 def _paired(bundles: list[dict[str, float]], selectors: Any) -> list[tuple[dict[str, float], Any]]:

@@ -146,6 +146,10 @@ class Placing:
             self.tickets.sweep(status)
             self.tickets.carry_out(status)
 
+    def ids(self) -> list[str]:
+        with self._lock:
+            return [*(id for id, life in self.decided.lives.items() if life.state != "past"), *self.groups.lives]
+
     def evicted_tickets(self) -> list[tuple[str, str]]:
         """(name, node) of tickets whose holders have to go."""
         with self._lock:

@@ -169,7 +169,9 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
             args[at_strategy], args[at_labels], args[at_fallback] = admitted
             given = tuple(args)
         refs = plain(core, *given)
-        if asked is not None and refs:
+        if isinstance(strategy, PlacementGroupSchedulingStrategy) and refs:
+            link.remember_in_group(refs[0], strategy.placement_group.id.hex())
+        elif asked is not None and refs:
             link.remember(refs[0], asked, resources)
         elif admitted is not None and refs:
             link.remember_plain(refs[0], resources)
@@ -220,7 +222,8 @@ def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
             return plain(core, *given)
         link, args = connection(core), list(given)
         tolerated = getattr(_State.group_options, "tolerations", None)
-        labels = [dict(each or {}) for each in args[at_labels]] or [{} for _ in args[at_bundles]]
+        said = getattr(_State.group_options, "selectors", None) or args[at_labels]
+        labels = [dict(each or {}) for each in said] or [{} for _ in args[at_bundles]]
         bundles, selectors = [], []
         for bundle, selector in zip(args[at_bundles], labels, strict=True):
             bundle = dict(bundle)
@@ -497,14 +500,22 @@ def _tolerating(plain: Callable[..., Any]) -> Callable[..., Any]:
             from stead.ray.placement import placement_group as decided  # only here: it is rare, and takes time to load
 
             return decided(*given, tolerations=tolerations, fallback_strategy=fallback_strategy, **named)
-        if tolerations is None:
+        selectors = named.get("bundle_label_selector")
+        if _State.exempt or (tolerations is None and selectors is None):
             return plain(*given, **named)
-        route({"tolerations": tolerations})  # nonsense is refused here, in the caller's stack
+        bundles = given[0] if given else named.get("bundles")
+        if isinstance(selectors, list) and isinstance(bundles, list) and len(selectors) == len(bundles):
+            # Ray would refuse what only stead can say; nonsense is refused here, in the caller's stack.
+            for selector in selectors:
+                route({"label_selector": selector})
+            named["bundle_label_selector"] = None
+            _State.group_options.selectors = selectors
+        route({"tolerations": tolerations})
         _State.group_options.tolerations = tolerations
         try:
             return plain(*given, **named)
         finally:
-            _State.group_options.tolerations = None
+            _State.group_options.tolerations = _State.group_options.selectors = None
 
     return placement_group
 

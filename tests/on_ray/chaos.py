@@ -1,0 +1,240 @@
+"""The chaos run: drivers submit work of every kind while workers, nodes and the controller are killed at random.
+
+``python tests/on_ray/chaos.py --seed 1 --kills 200`` (``make chaos``) prints each kill and, at the end, what the
+checkers found. The seed decides what is submitted and what is killed; when exactly it hits is the machine's.
+
+Checked: no hard rule is broken at a start; nothing is lost; nothing is there twice; all that fits gets placed; no grant
+is left over at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import ray
+
+import stead
+from stead.engine.decisions import Placed
+from stead.journal import Journal
+from stead.ray.attach import connection
+from stead.ray.local import LocalCluster
+from stead.ray.page import FOLDER, TICKET
+
+LOAD = Path(__file__).parent / "drivers" / "chaos_load.py"
+NODES, CPUS = 4, 3
+DRIVERS, ROLES, MEMBERS = 3, 1, 3
+"""Members of a role are apart from each other, and there are fewer of them than nodes: all of them fit."""
+
+BETWEEN_S = 1.5
+FINISH_S = 120.0
+
+QUICK_TO_NOTICE = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
+}
+
+
+@dataclass
+class Found:
+    """What the checkers found: every list is empty after a good run."""
+
+    broken: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    misplaced: list[str] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)
+    figures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def problems(self) -> dict[str, list[str]]:
+        named = ("broken", "failed", "lost", "doubled", "misplaced", "left_over")
+        return {name: getattr(self, name) for name in named if getattr(self, name)}
+
+
+def run(seed: int, kills: int, say: Callable[[str], None] = lambda _: None) -> Found:
+    rng, found = random.Random(seed), Found()
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = LocalCluster([{"num_cpus": CPUS}] * (NODES + 1), environment=QUICK_TO_NOTICE)
+        try:
+            stead.init(cluster.address, namespace="chaos", log_to_driver=False, logging_level="critical")
+            drivers = [_driver(cluster, folder, f"d{number}", seed) for number in range(DRIVERS)]
+            try:
+                _kill_at_random(cluster, Path(folder), rng, kills, found, say)
+                said = [_finished(driver) for driver in drivers]
+            finally:
+                for driver in drivers:
+                    driver.kill()
+            _check(Path(folder), said, found)
+            _check_journal(cluster, Path(folder), found)
+            _check_nothing_is_left(found)
+        finally:
+            ray.shutdown()
+            cluster.close()
+    return found
+
+
+def _driver(cluster: LocalCluster, folder: str, name: str, seed: int) -> subprocess.Popen[str]:
+    words = [sys.executable, str(LOAD), cluster.address, folder, name, *map(str, (seed, ROLES, MEMBERS, FINISH_S))]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True)
+
+
+def _finished(driver: subprocess.Popen[str]) -> dict[str, Any]:
+    out, _ = driver.communicate("end\n", timeout=FINISH_S * 3)
+    if driver.returncode:
+        raise AssertionError(f"a driver of the chaos run ended with {driver.returncode}")
+    said: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return said
+
+
+# -- kills
+
+
+def _kill_at_random(
+    cluster: LocalCluster, folder: Path, rng: random.Random, kills: int, found: Found, say: Callable[[str], None]
+) -> None:
+    pause, began = Event(), time.monotonic()
+    for number in range(kills):
+        pause.wait(BETWEEN_S * (0.5 + rng.random()))
+        kind = rng.choices(["worker", "node", "controller", "taint"], [6, 2, 2, 2])[0]
+        if kind == "worker":
+            _kill_worker(folder, rng)
+        elif kind == "controller":
+            _kill_controller()
+        elif kind == "node":
+            _kill_node(cluster, rng)
+        else:
+            kind = "node under a taint"
+            node = rng.choice([each for each in cluster.nodes[1:] if each.alive])
+            stead.taint(node.node_id, {"chaos": "yes"})
+            _kill_worker(folder, rng)
+            stead.untaint(node.node_id, ["chaos"])
+        found.figures[f"kills: {kind}"] += 1
+        say(f"{time.monotonic() - began:6.1f} s  {number + 1:3} of {kills}: {kind}")
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    with suppress(FileNotFoundError):
+        return [json.loads(line) for line in (folder / "lines").read_text().splitlines()]
+    return []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _kill_worker(folder: Path, rng: random.Random) -> None:
+    alive = sorted({line["pid"] for line in _lines(folder) if _lives(line["pid"])})
+    if alive:
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(alive), signal.SIGKILL)
+
+
+def _kill_controller() -> None:
+    with suppress(ProcessLookupError):
+        os.kill(connection().ask("hello")["pid"], signal.SIGKILL)
+
+
+def _kill_node(cluster: LocalCluster, rng: random.Random) -> None:
+    """Never the head, whose death is another story; a new node comes in its place."""
+    cluster.kill_node(rng.choice([index for index, node in enumerate(cluster.nodes) if index and node.alive]))
+    cluster.add_node(num_cpus=CPUS)
+
+
+# -- checkers
+
+
+def _check(folder: Path, said: list[dict[str, Any]], found: Found) -> None:
+    lines = _lines(folder)
+    for line in lines:
+        if line.get("broken"):
+            found.broken.append(f"{line['name']} started on {line['node']} beside {line['broken']}")
+    for each in said:
+        found.failed += each["failed"]
+        found.lost += [*each["lost"], *each["silent"]]
+        found.figures["tasks done"] += len(each["done"])
+        found.figures["actors at the end"] += len(each["actors"])
+        found.figures["groups done"] += each["groups"]
+    found.figures["starts of actors"] = sum(line["kind"] == "actor" for line in lines)
+    ran = {line["name"] for line in lines if line["kind"] == "task"}
+    found.lost += [f"{name} is done but never ran" for each in said for name in each["done"] if name not in ran]
+    alive = Counter(line["name"] for line in lines if line["kind"] == "actor" and _lives(line["pid"]))
+    found.doubled += [f"{name} lives {count} times" for name, count in alive.items() if count > 1]
+
+
+def _check_journal(cluster: LocalCluster, folder: Path, found: Found) -> None:
+    """Every actor started where the engine last placed it before."""
+    path = next(Path(cluster.temp_dir).rglob(f"{FOLDER}/journal.sqlite"))
+    placed: dict[str, list[tuple[float, str]]] = {}
+    with Journal.reading(path) as journal:
+        for entry in journal.read():
+            now = next((fact.now for fact in entry.facts if hasattr(fact, "now")), 0.0)
+            for decision in entry.decisions:
+                if isinstance(decision, Placed):
+                    placed.setdefault(decision.ask, []).append((now, decision.node))
+    for line in _lines(folder):
+        if line["kind"] == "actor" and line["id"] in placed:
+            before = [node for at, node in placed[line["id"]] if at <= line["at"]]
+            if not before or before[-1] != line["node"]:
+                found.misplaced.append(f"{line['name']} started on {line['node']}, placed on {before[-2:]}")
+
+
+def _check_nothing_is_left(found: Found) -> None:
+    until, pause = time.monotonic() + 40.0, Event()
+    while True:
+        totals = ray._private.state.state.total_resources_per_node()
+        left = [f"{name} on {node}" for node, names in totals.items() for name in names if name.startswith(TICKET)]
+        groups = (ray.util.placement_group_table() or {}).values()
+        left += [row["name"] or "a group" for row in groups if row["state"] != "REMOVED"]
+        left += [f"the controller still has {each}" for each in connection().ask("registered_ids")]
+        if not left or time.monotonic() > until:
+            found.left_over += left
+            return
+        pause.wait(0.5)
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description="Kill at random while work of every kind runs, and check.")
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--kills", type=int, default=200)
+    given = words.parse_args()
+
+    def say(text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    found = run(given.seed, given.kills, say)
+    for name, count in sorted(found.figures.items()):
+        say(f"{count:6} {name}")
+    for name, problems in found.problems.items():
+        say(f"{name}:")
+        for problem in problems:
+            say(f"  {problem}")
+    again = f"python tests/on_ray/chaos.py --seed {given.seed} --kills {given.kills}"
+    say(f"PROBLEMS; again: {again}" if found.problems else "no problems")
+    sys.exit(1 if found.problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""One driver of the chaos run: submits work of every kind by a seed until its input ends, then says what came of it.
+
+Work leaves a line in a folder that all processes of the machine share: which piece started where, in which process.
+A piece that must be apart from its own kind looks at its start whether another of its kind lives on its node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+import stead
+from stead import actor_affinity, affinity, label_not_in
+
+PAUSE_S = 0.3
+TASKS_AHEAD = 12
+GROUPS_AHEAD = 2
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def leave_a_line(folder: str, **said: Any) -> None:
+    line = json.dumps({"at": time.time(), "pid": os.getpid(), **said}) + "\n"
+    number = os.open(Path(folder) / "lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(number, line.encode())
+    os.close(number)
+
+
+def task(folder: str, name: str, seconds: float) -> str:
+    node = str(ray.get_runtime_context().get_node_id())
+    leave_a_line(folder, kind="task", name=name, node=node)
+    threading.Event().wait(seconds)  # stands for work
+    return node
+
+
+class Member:
+    """An actor that says where it starts, and whether one of its kind is there already."""
+
+    def __init__(self, folder: str, name: str, role: str) -> None:
+        context = ray.get_runtime_context()
+        self.node = str(context.get_node_id())
+        near = Path(folder) / "nodes" / self.node / role if role else None
+        others: list[int] = []
+        if near is not None:
+            near.mkdir(parents=True, exist_ok=True)
+            (near / str(os.getpid())).touch()
+            others = [int(each.name) for each in near.iterdir() if each.name != str(os.getpid())]
+        broken = [pid for pid in others if lives(pid)]
+        leave_a_line(
+            folder, kind="actor", name=name, id=context.get_actor_id(), node=self.node, role=role, broken=broken
+        )
+
+    def where(self) -> str:
+        return self.node
+
+
+class Load:
+    def __init__(self, folder: str, name: str, seed: int, roles: int, members: int) -> None:
+        self.folder, self.name, self.rng = folder, name, random.Random(f"{seed}/{name}")
+        self.task = ray.remote(task)
+        self.member = ray.remote(Member)
+        self.tasks: dict[Any, str] = {}
+        self.done: dict[str, str] = {}
+        self.failed: list[str] = []
+        self.actors: dict[str, Any] = {}
+        self.groups: list[tuple[Any, Any]] = []
+        self.ended_groups = 0
+        self.most = roles * members
+        self.roles = [f"{name}-{number}" for number in range(roles)]
+        self.members, self.count = members, 0
+
+    def run(self, until: threading.Event) -> None:
+        while not until.wait(self.rng.random() * PAUSE_S):
+            self.rng.choice([self.add_tasks, self.add_tasks, self.add_actor, self.add_group, self.end_actor])()
+            self.gather(0.0)
+
+    def add_tasks(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            if len(self.tasks) < TASKS_AHEAD:
+                self.count += 1
+                name, options = f"{self.name}/{self.count}", {"max_retries": -1, "num_cpus": 0.5}
+                if self.actors and self.rng.random() < 0.3:
+                    options["scheduling_strategy"] = actor_affinity(affinity(self.rng.choice([*self.actors.values()])))
+                    options["num_cpus"] = 0
+                self.tasks[self.task.options(**options).remote(self.folder, name, self.rng.random() / 4)] = name
+
+    def add_actor(self) -> None:
+        if len(self.actors) >= self.most:
+            return
+        self.count += 1
+        name, options = f"{self.name}/{self.count}", {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0}
+        role = self.rng.choice(self.roles)
+        if self.actors and self.rng.random() < 0.4:
+            role, near = "", self.rng.choice(list(self.actors.values()))
+            options["scheduling_strategy"] = actor_affinity(affinity(near, is_soft=self.rng.random() < 0.5))
+        elif sum(each.startswith(role) for each in self.actors) < self.members:
+            name = f"{role}:{self.count}"
+            options["labels"] = {"role": role}
+            options["scheduling_strategy"] = actor_affinity(label_not_in("role", [role]))
+        else:
+            return
+        self.actors[name] = self.member.options(**options).remote(self.folder, name, role)
+
+    def end_actor(self) -> None:
+        if self.actors and self.rng.random() < 0.3:
+            ray.kill(self.actors.pop(self.rng.choice(list(self.actors))))
+
+    def add_group(self) -> None:
+        if len(self.groups) < GROUPS_AHEAD:
+            self.count += 1
+            group = stead.placement_group([{"CPU": 0.5}] * 2, strategy="STRICT_SPREAD")
+            inside = PlacementGroupSchedulingStrategy(group, self.rng.randint(0, 1))
+            name = f"{self.name}/{self.count}"
+            options = {"num_cpus": 0.5, "max_retries": -1, "scheduling_strategy": inside}
+            self.groups.append((group, self.task.options(**options).remote(self.folder, name, 0.1)))
+
+    def gather(self, seconds: float) -> None:
+        finished, _ = (
+            ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=seconds) if self.tasks else ([], 0)
+        )
+        for ref in finished:
+            name = self.tasks.pop(ref)
+            try:
+                self.done[name] = ray.get(ref)
+            except Exception as error:
+                self.failed.append(f"{name}: {type(error).__name__}: {error}")
+        for group, ref in list(self.groups):
+            if ray.wait([ref], timeout=0)[0]:
+                try:
+                    ray.get(ref)
+                except Exception as error:
+                    self.failed.append(f"in a group: {type(error).__name__}: {error}")
+                stead.remove_placement_group(group)
+                self.groups.remove((group, ref))
+                self.ended_groups += 1
+
+    def finish(self, seconds: float) -> dict[str, Any]:
+        """Wait for everything; then end it."""
+        end = time.monotonic() + seconds
+        while (self.tasks or self.groups) and time.monotonic() < end:
+            self.gather(0.5)
+        where, silent = {}, []
+        for name, actor in self.actors.items():
+            try:
+                where[name] = ray.get(actor.where.remote(), timeout=max(1.0, end - time.monotonic()))
+            except Exception as error:
+                why = ""
+                with contextlib.suppress(Exception):
+                    why = str(stead.why(actor))
+                silent.append(f"{name} ({actor._actor_id.hex()}): {type(error).__name__}; {why}")
+        lost = [f"{name}: {_why(ref)}" for ref, name in self.tasks.items()]
+        lost += [f"group {group.id.hex()}: {_why(group)}" for group, _ in self.groups]
+        for actor in self.actors.values():
+            ray.kill(actor)
+        return {
+            "done": self.done,
+            "failed": self.failed,
+            "lost": lost,
+            "silent": silent,
+            "actors": where,
+            "groups": self.ended_groups,
+        }
+
+
+def _why(what: Any) -> str:
+    try:
+        return str(stead.why(what))
+    except Exception as error:
+        return str(error)
+
+
+def main(address: str, folder: str, name: str, seed: int, roles: int, members: int, finish_s: float) -> None:
+    stead.init(address, namespace="chaos", log_to_driver=False, logging_level="critical")
+    load = Load(folder, name, seed, roles, members)
+    until = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        until.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    load.run(until)
+    sys.stdout.write(json.dumps(load.finish(finish_s)) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]), float(sys.argv[7]))

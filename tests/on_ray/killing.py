@@ -1,0 +1,139 @@
+"""Killing the controller at an exact step of its loop, without a word of it in the controller's own code.
+
+A cluster that is started with `Killer.environment` lets every worker run `arm`, which makes the process that becomes
+the controller look at a plan, a file, whenever it reaches one of `TARGETS`. `Killer.at` writes a plan for the length
+of a block, and the block fails if the controller did not die exactly there, once. To kill at another place, add it
+to `TARGETS`; to kill in the course of another fact, name the fact: counting begins when the step that has it is about
+to be written to the journal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from stead.ray.start import SETUP_HOOK
+
+PLAN = "KILLING_PLAN"
+
+WRITE = "stead.journal:Journal.append"
+GRANT = "stead.ray.passes:Passes._set"
+PLUG = "stead.ray.passes:GroupPlugs.add"
+UNPLUG = "stead.ray.passes:GroupPlugs.remove"
+ANNOUNCE = "stead.ray.agents:Pages.write"
+SETTLE = "stead.ray.passes:Passes.settle"
+TELL = "stead.ray.book:Book.add_event"
+TARGETS = (WRITE, GRANT, PLUG, UNPLUG, ANNOUNCE, SETTLE, TELL)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A moment in the controller's loop. `within` is for `WRITE` alone: the row is there and not yet committed."""
+
+    target: str
+    moment: Literal["before", "within", "after"]
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.moment} {self.target.rpartition('.')[2].strip('_')} {self.nth}"
+
+
+class Killer:
+    """The test's side: where the plan is, and what the cluster needs to know of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._plan, self._fired = folder / "plan.json", folder / "fired.json"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        return {
+            PLAN: str(self._plan),
+            SETUP_HOOK: f"{__name__}.arm",
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        }
+
+    @contextmanager
+    def at(self, step: Step, since: str) -> Iterator[None]:
+        """In this block the controller dies, once: at `step`, counted from the fact of that name on."""
+        unfinished = self._plan.with_suffix(".new")
+        unfinished.write_text(json.dumps({**asdict(step), "since": since}), encoding="utf-8")
+        self._fired.unlink(missing_ok=True)
+        unfinished.replace(self._plan)
+        try:
+            yield
+            assert self._fired.exists(), f"the controller did not come to the step {step!s} of {since}"
+        finally:
+            self._plan.unlink(missing_ok=True)
+
+
+# -- in the cluster
+
+
+def arm() -> None:
+    """For Ray's worker setup. Only a process that becomes the controller is changed, when it says that it does."""
+    from stead.ray import submission
+
+    plain = submission.exempt_this_process
+
+    def exempt_and_armed() -> None:
+        plan = _Plan(Path(os.environ[PLAN]))
+        for target in TARGETS:
+            module, _, name = target.partition(":")
+            kind, _, method = name.partition(".")
+            owner = getattr(import_module(module), kind)
+            setattr(owner, method, plan.watching(target, getattr(owner, method)))
+        plain()
+
+    submission.exempt_this_process = exempt_and_armed
+
+
+class _Plan:
+    """The plan as the controller sees it, and how far it has come."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = 0
+        self._begun, self._count = False, 0
+
+    def watching(self, target: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(plain)
+        def step(self_: Any, *given: Any) -> Any:
+            moment = self._moment(target, given)
+            if moment == "before":
+                self._die()
+            if moment == "within":
+                self_._connection.set_trace_callback(lambda said: self._die() if said == "COMMIT" else None)
+            answer = plain(self_, *given)
+            if moment == "after":
+                self._die()
+            return answer
+
+        return step
+
+    def _moment(self, target: str, given: tuple[Any, ...]) -> str:
+        """When to die around this call; "" if not."""
+        try:
+            plan, number = json.loads(self._path.read_text(encoding="utf-8")), self._path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return ""
+        if number != self._seen:
+            self._seen, self._begun, self._count = number, False, 0
+        if target == WRITE and any(type(fact).__name__ == plan["since"] for fact in given[0]):
+            self._begun = True
+        if not self._begun or plan["target"] != target:
+            return ""
+        self._count += 1
+        return str(plan["moment"]) if self._count == plan["nth"] else ""
+
+    def _die(self) -> None:
+        self._path.rename(self._path.with_name("fired.json"))  # so that the next controller lives
+        os.kill(os.getpid(), signal.SIGKILL)

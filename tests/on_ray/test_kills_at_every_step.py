@@ -1,0 +1,161 @@
+"""The controller killed with -9 at every step of its loop, while a taint, a label or their removal is under way.
+
+Whatever the step: the call returns, what it asked for holds once and for all, nothing that was acknowledged before
+is lost, no grant and no plug is left over, and the journal replays byte-equal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from conftest import ClusterOf
+from killing import ANNOUNCE, GRANT, PLUG, SETTLE, TELL, UNPLUG, WRITE, Killer, Step
+from waiting import wait_for
+
+import stead
+from stead.journal import Journal, replay
+from stead.ray.attach import connection
+from stead.ray.compile import route
+from stead.ray.local import LocalCluster
+from stead.ray.page import FOLDER, ONE, TIMED, read_name
+from stead.ray.passes import FULL, GroupPlugs
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+
+SELECTOR = {"disk": "ssd"}
+BEFORE, WITHIN, AFTER = Step(WRITE, "before"), Step(WRITE, "within"), Step(WRITE, "after")
+GRANTED, ANNOUNCED, SETTLED = Step(GRANT, "after"), Step(ANNOUNCE, "after"), Step(SETTLE, "after")
+TOLD = Step(TELL, "after")
+"""All is done and the caller has no answer yet."""
+
+TAINT = [
+    BEFORE, WITHIN, AFTER, GRANTED, Step(PLUG, "after"), ANNOUNCED, Step(GRANT, "after", 2), SETTLED, TOLD,
+]  # fmt: skip
+LABEL = [AFTER, GRANTED, TOLD]
+UNTAINT = [AFTER, GRANTED, Step(UNPLUG, "before"), TOLD]
+UNLABEL = [AFTER]
+
+
+def _where() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+where: Any = ray.remote(_where)
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Killer:
+    return Killer(tmp_path_factory.mktemp("killing"))
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_of: ClusterOf, killer: Killer) -> Iterator[LocalCluster]:
+    """With one taint and one label that were acknowledged before anything is killed."""
+    started = cluster_of([{"num_cpus": 2}, {"num_cpus": 2}], environment=killer.environment)
+    stead.init(started.address, namespace="tests", log_to_driver=False, logging_level="error")
+    stead.taint(started.nodes[0].node_id, {"early": "yes"}, effect="prefer-no-schedule", owner="me")
+    stead.label(started.nodes[0].node_id, {"early": "yes"})
+    yield started
+    ray.shutdown()
+
+
+@pytest.fixture
+def ids(cluster: LocalCluster) -> list[str]:
+    return [node.node_id for node in cluster.nodes]
+
+
+def killed_while(killer: Killer, step: Step, fact: str, change: Callable[[], Any]) -> None:
+    """Make a change while the controller is killed at a step of it; the call returns, and there is a controller."""
+    before = connection().ask("hello")["pid"]
+    with killer.at(step, since=fact):
+        change()
+    assert connection().ask("hello")["pid"] != before
+
+
+def check(cluster: LocalCluster, taints: list[str], labels: dict[str, str]) -> None:
+    """Exactly this stands at the second node, in every place that knows of it."""
+    first, second = (node.node_id for node in cluster.nodes)
+    seen = {node.id: node for node in stead.nodes()}
+    assert [str(taint) for taint in seen[second].taints] == taints
+    assert {key: value for key, value in seen[second].labels.items() if key in SELECTOR} == labels
+    assert [str(taint) for taint in seen[first].taints] == ["early=yes:prefer-no-schedule"]
+    assert seen[first].ends[0].owner == "me"
+    assert seen[first].labels["early"] == "yes"
+    assert [end.owner for end in seen[second].ends] == ["me" for _ in taints]
+    allowed = {"plain": {first} if taints else {first, second}}
+    allowed[route({"label_selector": SELECTOR}).wish.admits.key] = {second} if labels and not taints else set()
+    wait_for(lambda: not left_over(allowed), 20, f"only what is allowed is granted: {left_over(allowed)}")
+    journal = Path(ray._private.worker.global_worker.node.get_session_dir_path()) / FOLDER / "journal.sqlite"
+    with Journal.reading(journal) as written:
+        engine = replay(written)  # raises at the first step that differs
+    assert {id: (node.taints, dict(node.labels)) for id, node in engine.nodes.items()} == {
+        id: (node.taints, {key: node.labels[key] for key, source in node.sources.items() if source != "stead"})
+        for id, node in seen.items()
+    }
+
+
+def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
+    """Grants that are missing, that nobody should have, and plugs with nothing to hold back."""
+    found = []
+    for node, total in ray._private.state.state.total_resources_per_node().items():
+        amounts = {name: amount for name, amount in total.items() if read_name(name) and "_group_" not in name}
+        for name, amount in amounts.items():
+            key, _ = read_name(name) or ("", 0)
+            right = amount == FULL if node in allowed.get(key, ()) else amount <= ONE * 1.5
+            found += [] if right else [(node, name, amount)]
+        for key in allowed:
+            current = connection().page().name(key)
+            if node in allowed[key] and key in connection().page().generations and current not in amounts:
+                found.append((node, current, 0.0))
+        found += [] if total.get(TIMED) == FULL else [(node, TIMED, total.get(TIMED, 0.0))]
+    for row in ray.util.placement_group_table().values():
+        if row["name"].startswith(GroupPlugs.NAME) and row["state"] != "REMOVED":
+            _, node, name = row["name"].split("/", 2)
+            if node in allowed.get((read_name(name) or ("", 0))[0], ()):
+                found.append((node, row["name"], ONE))
+    return found
+
+
+@pytest.mark.parametrize("step", TAINT, ids=str)
+def test_a_taint_that_is_under_way_holds_when_the_call_returns(
+    cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
+) -> None:
+    killed_while(killer, step, "NodeTainted", lambda: stead.taint(ids[1], {"mine": "yes"}, owner="me"))
+    assert set(ray.get([where.remote() for _ in range(4)], timeout=60)) == {ids[0]}
+    check(cluster, ["mine=yes"], {})
+    stead.untaint(ids[1], ["mine"])
+
+
+@pytest.mark.parametrize("step", UNTAINT, ids=str)
+def test_a_taint_that_is_being_taken_away_is_gone_when_the_call_returns(
+    cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
+) -> None:
+    stead.taint(ids[1], {"mine": "yes"}, owner="me")
+    killed_while(killer, step, "NodeUntainted", lambda: stead.untaint(ids[1], ["mine"]))
+    check(cluster, [], {})
+
+
+@pytest.mark.parametrize("step", LABEL, ids=str)
+def test_work_that_waits_for_a_label_starts_although_the_controller_dies_while_it_is_set(
+    cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
+) -> None:
+    waiting = where.options(label_selector=SELECTOR).remote()
+    connection().ask("settled")
+    killed_while(killer, step, "NodeLabelled", lambda: stead.label(ids[1], SELECTOR))
+    assert ray.get(waiting, timeout=60) == ids[1]
+    check(cluster, [], SELECTOR)
+    stead.label(ids[1], remove=["disk"])
+
+
+@pytest.mark.parametrize("step", UNLABEL, ids=str)
+def test_a_label_that_is_being_taken_away_is_gone_when_the_call_returns(
+    cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
+) -> None:
+    stead.label(ids[1], SELECTOR)
+    killed_while(killer, step, "NodeLabelled", lambda: stead.label(ids[1], remove=["disk"]))
+    check(cluster, [], {})
