@@ -181,6 +181,8 @@ class ActorAffinitySchedulingStrategy:
     def __init__(
         self, match_expressions: Any, is_or_semantics: bool = False, topology: str | Iterable[str] | None = None
     ) -> None:
+        if topology is not None and not isinstance(topology, str | list | tuple | set | frozenset):
+            raise Invalid(f"topology must be a label key or several, for example 'zone', not {topology!r}")
         keys = (NODE_ID,) if topology is None else (topology,) if isinstance(topology, str) else tuple(topology)
         if not keys:
             raise Invalid("topology must name at least one label key, for example 'zone', but is empty")

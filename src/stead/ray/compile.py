@@ -15,9 +15,10 @@ from functools import lru_cache
 from itertools import chain, combinations
 from typing import Any
 
-from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
+from stead.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.codec import dumps
 from stead.errors import Invalid
+from stead.expressions import ACTOR_ID
 from stead.labelling import (
     ANYWHERE,
     EMPTY,
@@ -182,7 +183,7 @@ def is_plain(options: Mapping[str, Any]) -> bool:
     get = options.get
     return (
         get("deadline_s") is None
-        and not get("exclusive")
+        and (get("exclusive") is None or get("exclusive") is False)
         and not digest_in(get("runtime_env"))
         and all(_is_absent(get(name)) for name in ("tolerations", "labels", "spread", "max_per_node"))
         and _is_absent(get("label_selector"))
@@ -265,6 +266,11 @@ def _own_labels(given: Any) -> Labels:
         return EMPTY
     if not isinstance(given, Mapping):
         raise Invalid(f"labels must be a map such as {{'role': 'trainer'}}, not {given!r}")
+    for key in (ACTOR_ID, ASK_ID):
+        if key in given:
+            raise Invalid(
+                f"label {key!r} is the work's own id and cannot be set; choose another key, for example 'role'"
+            )
     return Labels.checked(given)
 
 

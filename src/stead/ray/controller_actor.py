@@ -154,8 +154,8 @@ class ControllerActor(Answers):
                     self._cluster.hear(*change.facts)
                 ended = self._ended_taints()
                 self._cluster.hear(*(NodeUntainted(end.node, end.key, Effect(end.effect)) for end, _ in ended))
-                self._cluster.hear(*self._placing.facts(status))
                 before, closed = self._engine.nodes, self._placing.decided.closed()
+                self._cluster.hear(*self._placing.facts(status))
                 self._controller.step()
                 self._placing.carry_out(status)
                 self._dirty |= self._placing.decided.closed() != closed

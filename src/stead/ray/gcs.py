@@ -1,5 +1,4 @@
-"""What stead asks of Ray's control store beyond Ray's public calls: groups under an id of our own, another look at
-groups that Ray gave up on, and the news of actors.
+"""What stead asks of Ray's control store beyond Ray's public calls.
 
 Rule: the only file that speaks to the control store in its own messages. Three things are said this way, because Ray
 has no other: a group whose id was given out before it could be placed; a node that joins and leaves at once, which is

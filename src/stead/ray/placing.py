@@ -14,9 +14,10 @@ from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import AskEnded, Fact
-from stead.engine.reasons import ShortOf
+from stead.engine.reasons import ShortOf, TooNear
 from stead.ray.book import Book, GroupAsked, Registered
 from stead.ray.cluster import in_use
+from stead.ray.compile import ALONE
 from stead.ray.decided import Decided
 from stead.ray.gcs import ControlStore, NewsOfActors
 from stead.ray.grants import Grants
@@ -198,6 +199,11 @@ class Placing:
         known = [id for id in waiting.asks if id in self.decided.lives or id in self.groups.lives]
         if not known:
             return
-        if not waiting.refusals or any(isinstance(each.reason, ShortOf) for each in waiting.refusals):
+        if not waiting.refusals or any(may_end_unheard(each.reason) for each in waiting.refusals):
             self._short.update(known)
         self._book.add_event(time.time(), "waiting", known[0], str(self._engine.explain(known[0])), len(known))
+
+
+def may_end_unheard(reason: object) -> bool:
+    """Whether an obstacle is what others use, of which only Ray's tables tell."""
+    return isinstance(reason, ShortOf) or (isinstance(reason, TooNear) and reason.affinity == ALONE)

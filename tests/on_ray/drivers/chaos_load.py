@@ -22,9 +22,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import stead
 from stead import actor_affinity, affinity, label_not_in
 
-PAUSE_S = 0.3
-TASKS_AHEAD = 12
-GROUPS_AHEAD = 2
+PAUSE_S = 0.8
+TASKS_AHEAD = 4
+GROUPS_AHEAD = 1
 
 
 def lives(pid: int) -> bool:
@@ -76,8 +76,10 @@ class Load:
         self.member = ray.remote(Member)
         self.tasks: dict[Any, str] = {}
         self.done: dict[str, str] = {}
+        self.near: dict[str, str] = {}  # task -> the actor it has to be near
         self.failed: list[str] = []
         self.actors: dict[str, Any] = {}
+        self.followed: set[str] = set()  # actors that others have to be near
         self.groups: list[tuple[Any, Any]] = []
         self.ended_groups = 0
         self.most = roles * members
@@ -95,8 +97,10 @@ class Load:
                 self.count += 1
                 name, options = f"{self.name}/{self.count}", {"max_retries": -1, "num_cpus": 0.5}
                 if self.actors and self.rng.random() < 0.3:
-                    options["scheduling_strategy"] = actor_affinity(affinity(self.rng.choice([*self.actors.values()])))
+                    target = self.rng.choice(list(self.actors))
+                    options["scheduling_strategy"] = actor_affinity(affinity(self.actors[target]))
                     options["num_cpus"] = 0
+                    self.near[name] = target
                 self.tasks[self.task.options(**options).remote(self.folder, name, self.rng.random() / 4)] = name
 
     def add_actor(self) -> None:
@@ -106,8 +110,9 @@ class Load:
         name, options = f"{self.name}/{self.count}", {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0}
         role = self.rng.choice(self.roles)
         if self.actors and self.rng.random() < 0.4:
-            role, near = "", self.rng.choice(list(self.actors.values()))
-            options["scheduling_strategy"] = actor_affinity(affinity(near, is_soft=self.rng.random() < 0.5))
+            role, near, soft = "", self.rng.choice(list(self.actors)), self.rng.random() < 0.5
+            options["scheduling_strategy"] = actor_affinity(affinity(self.actors[near], is_soft=soft))
+            self.followed |= set() if soft else {near}
         elif sum(each.startswith(role) for each in self.actors) < self.members:
             name = f"{role}:{self.count}"
             options["labels"] = {"role": role}
@@ -117,8 +122,11 @@ class Load:
         self.actors[name] = self.member.options(**options).remote(self.folder, name, role)
 
     def end_actor(self) -> None:
-        if self.actors and self.rng.random() < 0.3:
-            ray.kill(self.actors.pop(self.rng.choice(list(self.actors))))
+        """Not one that something waits to be near: that would wait for ever."""
+        idle = [name for name in self.actors if not any(self.near.get(task) == name for task in self.tasks.values())]
+        idle = [name for name in idle if name not in self.followed]
+        if idle and self.rng.random() < 0.3:
+            ray.kill(self.actors.pop(self.rng.choice(idle)))
 
     def add_group(self) -> None:
         if len(self.groups) < GROUPS_AHEAD:

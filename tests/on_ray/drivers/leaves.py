@@ -1,0 +1,42 @@
+"""Makes a detached actor, one that is not, one that cannot be placed, and a task that waits; says "ready" and stays."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import ray
+
+import stead
+from stead import actor_affinity, affinity, label_in
+
+
+class _Actor:
+    def where(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def main(address: str) -> None:
+    stead.init(address, namespace="failures", log_to_driver=False, logging_level="error")
+    actor: Any = ray.remote(_Actor)
+    never: Any = ray.remote(lambda: None)
+    near = actor_affinity(affinity(ray.get_actor("target")))
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": near}
+    left = actor.options(name="left", lifetime="detached", **options).remote()
+    taken = actor.options(**options).remote()
+    nowhere = actor_affinity(label_in("role", ["nobody"]))
+    kept = [actor.options(num_cpus=0, scheduling_strategy=nowhere).remote()]
+    kept.append(never.options(num_cpus=0, scheduling_strategy=nowhere).remote())
+    ray.get([left.where.remote(), taken.where.remote()])
+    stead.nodes()  # what was submitted before is known to the controller when it answers
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
