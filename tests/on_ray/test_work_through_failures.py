@@ -23,7 +23,7 @@ from stead.ray.local import LocalCluster
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 DRIVERS = Path(__file__).parent / "drivers"
-FOREVER = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0}
+FOREVER = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0.1}  # which keeps them off the head
 
 
 class _Actor:
@@ -50,6 +50,9 @@ dies_once: Any = ray.remote(_dies_once)
 def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
     started = cluster_of([{"num_cpus": 0}, {"num_cpus": 2}, {"num_cpus": 2}, {"num_cpus": 2}])
     stead.init(started.address, namespace="failures", log_to_driver=False, logging_level="error")
+    # From the first taint on, everything that is submitted is bound.
+    stead.taint(started.nodes[1].node_id, {"away": "yes"})
+    stead.untaint(started.nodes[1].node_id, ["away"])
     yield started
     ray.shutdown()
 
@@ -82,8 +85,8 @@ def kill_controller() -> None:
     os.kill(connection().ask("hello")["pid"], signal.SIGKILL)
 
 
-def is_restarting(actor: Any) -> bool:
-    return str(ray.util.state.get_actor(actor._actor_id.hex()).state) == "RESTARTING"
+def state_of(actor: Any) -> str:
+    return str(ray._private.state.actors(actor._actor_id.hex())["State"])
 
 
 def pair() -> tuple[Any, Any]:
@@ -123,14 +126,17 @@ class TestTwoThatBelongTogether:
         kill(b)
         assert where(b) == where(a)
 
-    @pytest.mark.parametrize("first", ["a", "b"])
-    def test_when_both_fail_at_once_in_either_order_they_meet_again(self, first: str) -> None:
+    def test_when_the_second_fails_while_the_first_is_away_it_waits_for_it(self) -> None:
         a, b = pair()
-        home = where(a)
-        pids = {"a": ray.get(a.pid.remote()), "b": ray.get(b.pid.remote())}
-        stead.taint(home, {"away": "yes"})
-        for name in sorted(pids, key=lambda name: name != first):
-            os.kill(pids[name], signal.SIGKILL)
+        home, pid = where(a), ray.get(b.pid.remote())
+        nodes = [node.id for node in stead.nodes()]
+        for id in nodes:
+            stead.taint(id, {"away": "yes"})
+        kill(a)
+        wait_for(lambda: "RESTARTING" in str(state_of(a)), 60, "a without a place")
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: "RESTARTING" in str(state_of(b)), 60, "b without a place, although it would tolerate any")
+        stead.untaint(next(id for id in nodes if id != home), ["away"])
         assert where(a) != home
         assert where(b) == where(a)
 

@@ -26,6 +26,7 @@ from stead.node import Node
 from stead.ray.book import Book, Event, TaintEnd
 from stead.ray.cluster import OF_A_GROUP, real_amounts, static_labels
 from stead.ray.compile import Pass, Wish
+from stead.ray.decided import NOWHERE, named_by
 from stead.ray.grants import Grants
 from stead.ray.page import read_name
 from stead.ray.passes import Passes
@@ -201,7 +202,12 @@ class Answers:
     def nodes_for_ask(self, ask: Ask) -> list[str]:
         """The nodes that would take an ask today."""
         with self._lock:
-            return sorted({node for nodes in self._engine.candidates(ask) for node in nodes})
+            engine = self._engine.fork()
+            for id in named_by(ask) - engine.placed.keys():
+                row = self._tables.actor(id)
+                if row is not None and row.state == "ALIVE":
+                    engine.apply(AskRunning(Ask(id, NOWHERE), row.node_id))
+            return sorted({node for nodes in engine.candidates(ask) for node in nodes})
 
     def refuses(self, wish: Wish, node: str) -> str:
         """Why a node will not take work with these rules, in words; "" if it will."""

@@ -256,7 +256,7 @@ def get(refs: Any, timeout: float | None = None) -> Any:
 
 
 def _ask(id: str, known: Remembered) -> Ask:
-    return (known.route or PLAIN).ask(id, known.resources)
+    return (known.route or PLAIN).ask(id, known.resources, connection().namespace)
 
 
 def _explained(found: Any) -> Explanation:

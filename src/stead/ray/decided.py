@@ -38,6 +38,7 @@ STUCK_S = 2.0
 
 CLOSING_S = 5.0
 YOUNG_S = 30.0
+STARTS_S, STARTS_MAX_S = 3.0, 30.0
 CHECKED_MAX = 20
 PAST_MAX = 10_000
 
@@ -53,6 +54,7 @@ class Life:
     state: str = "waiting"  # waiting, running, past
     node: str = ""
     since: float = field(default_factory=time.monotonic)  # when it was granted, or last seen
+    checked: float = field(default_factory=time.monotonic)  # when it was granted, or its grant was last looked at
     born: float = field(default_factory=time.monotonic)
     closing: bool = False  # it wants its node for itself, and the node is not empty yet
 
@@ -63,10 +65,12 @@ class Decided:
         self.lives: dict[str, Life] = {}
         self._named: dict[str, str] = {}  # actors that others name -> the node they are on, "" if none
         self._arrived: list[Registered] = []
+        self._held_back: list[Registered] = []
         self.told: dict[str, dict[str, Ask | None]] = {}  # node -> what the engine heard of use by others
         self._looked = 0.0
         self._of_tasks: list[Fact] = []
         self._placed: Mapping[str, str] = {}
+        self._unsure: set[str] = set()  # after a restart: placed, but not granted (any more)
         self.evicting: dict[str, str] = {}  # id -> the node it has to leave
         for what in book.registered():
             self._add(what)
@@ -110,7 +114,7 @@ class Decided:
                 continue
             self._add(what)
             if what.name:
-                facts.append(AskSubmitted(what.ask))
+                self._held_back.append(what)
             else:
                 looked_up.add(what.id)
             looked_up |= named_by(what.ask) - self.lives.keys()
@@ -123,6 +127,23 @@ class Decided:
         for each in news:
             facts += self._actor(each)
         facts += self._tasks(status)
+        return [*self._submitted(status), *facts]
+
+    def _submitted(self, status: Status) -> list[Fact]:
+        """What has arrived. Work that has to be apart from an actor which Ray is just starting waits a moment for it:
+        nobody knows where that will be, and most likely they would meet."""
+        now, held, facts = time.monotonic(), list[Registered](), list[Fact]()
+        for what in self._held_back:
+            life = self.lives.get(what.id)
+            if life is None:
+                continue
+            starting = any(self._named.get(id) == "" for id in named_by(what.ask, apart=True))
+            patience = STARTS_S if status.pending else STARTS_MAX_S  # what waits for room does not start soon
+            if starting and now - life.born < patience:
+                held.append(what)
+            else:
+                facts.append(AskSubmitted(what.ask))
+        self._held_back = held
         return facts
 
     def _look_up(self, ids: set[str]) -> list[ActorNews]:
@@ -145,15 +166,18 @@ class Decided:
             if life.state == "running" and life.node == news.node_id:
                 return []
             life.state, life.node, life.closing = "running", news.node_id, False
+            self._unsure.discard(news.id)
             self._tickets.started([news.id])
             if not what.name or what.running != what.ask:
                 return [AskEnded(news.id), AskRunning(what.running, news.node_id)]
             return [AskRunning(what.ask, news.node_id)]
+        unsure = news.id in self._unsure
+        self._unsure.discard(news.id)
         if news.state == "RESTARTING":
-            return self._lose(life) if life.state == "running" else []
+            return self._lose(life) if life.state == "running" else [AskLost(news.id)] if unsure else []
         if news.state == "DEAD":
             return self._end(news.id)
-        return []
+        return [AskLost(news.id)] if unsure else []
 
     def _lose(self, life: Life) -> list[Fact]:
         what, node = life.what, life.node
@@ -282,11 +306,12 @@ class Decided:
         for id, node in engine.placed.items():
             life = self.lives.get(id)
             if life is not None and life.what.name:
-                life.closing = is_exclusive(life.what.ask)
-                if life.closing:
-                    life.node = node
-                else:
+                if self._tickets.is_granted(id, node):
                     self._tickets.want(id, node)
+                elif is_exclusive(life.what.ask):
+                    life.closing, life.node = True, node
+                else:
+                    self._unsure.add(id)
 
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what registered work uses there as far as Ray's tables show it: its ticket is held."""
@@ -306,7 +331,8 @@ class Decided:
         life = self.lives.get(placed.ask)
         if life is None or not life.what.name:
             return
-        life.since = time.monotonic()
+        self._unsure.discard(placed.ask)
+        life.since = life.checked = time.monotonic()
         if is_exclusive(life.what.ask):
             life.closing, life.node = True, placed.node
         else:
@@ -345,18 +371,19 @@ class Decided:
                 facts.append(AskLost(life.what.id))
         return facts
 
-    def stuck(self, status: Status, changed: bool) -> list[Fact]:
-        """Grants that are not used although time has passed, or the rules have changed since: to be decided again."""
+    def stuck(self, changed: bool) -> list[Fact]:
+        """Grants that are not used although time has passed, or that something may speak against since: to be decided
+        again, where the engine would not choose that node any more."""
         now, facts = time.monotonic(), list[Fact]()
         open_ones = [
             life
             for life in self.lives.values()
             if life.state == "waiting"
-            and (changed or now - life.since > STUCK_S)
+            and (changed or now - life.checked > STUCK_S)
             and self._tickets.is_open(life.what.id)
         ]
         for life in open_ones[:CHECKED_MAX]:
-            life.since = now
+            life.checked = now
             id, node = life.what.id, self._tickets.is_open(life.what.id)
             if not self._still_fits(life.what.ask, node) and self._tickets.revoke(id, node):
                 facts.append(AskLost(id))
@@ -368,12 +395,13 @@ class Decided:
         return any(node in nodes for nodes in fork.candidates(ask))
 
 
-def named_by(ask: Ask) -> set[str]:
-    """Ids of other work that an ask names, hard or soft."""
-    affinities: Iterable[object] = [
-        *(affinity for each in ask.affinities for affinity in each),
-        *(preference.want for preference in ask.prefers),
-    ]
+def named_by(ask: Ask, apart: bool = False) -> set[str]:
+    """Ids of other work that an ask names, hard or soft; or only of work that it has to be `apart` from."""
+    affinities: Iterable[object] = [affinity for each in ask.affinities for affinity in each]
+    if apart:
+        affinities = [each for each in affinities if isinstance(each, Affinity) and not each.near]
+    else:
+        affinities = [*affinities, *(preference.want for preference in ask.prefers)]
     return {
         id
         for affinity in affinities

@@ -21,13 +21,15 @@ from stead.errors import Invalid
 from stead.ray.book import Book, GroupAsked
 from stead.ray.compile import Pass
 from stead.ray.gcs import ControlStore, GroupSpec
-from stead.ray.page import ONE
+from stead.ray.page import ONE, PREFIX
 from stead.ray.tables import Status, Tables
 from stead.resources import UNIT, Resources
 
 LOOK_S = 1.0
 LOOKS_AGAIN_MAX = 3
 OWN_NAMES = "stead-"
+NEVER = f"{PREFIX}never"
+"""A resource that no node ever has."""
 
 
 @dataclass(slots=True)
@@ -62,11 +64,18 @@ class Groups:
 
     def end(self, id: str) -> None:
         """Remove a group, also one that Ray has not heard of. Work that waits with it goes on waiting, as in Ray."""
-        life = self.lives.get(id)
+        life = self.lives.pop(id, None)
+        self._book.forget_group(id)
         if life is not None and life.taken is None:
-            self._create(life, 0)
+            # Ray has to know it to say that it is removed. It must not find a place meanwhile: Ray 2.60 may lose what a
+            # group holds that is removed while it is being placed.
+            self._store.create_group(_spec(life.asked, 0, lambda _: NEVER))
         ray.util.remove_placement_group(handle(id))
         self._over.append(id)
+
+    def is_being_placed(self, id: str) -> bool:
+        life = self.lives.get(id)
+        return life is not None and life.taken is not None and len(life.nodes) < len(life.asked.passes[life.taken])
 
     def passes(self) -> set[str]:
         """Keys of passes that groups carry or will carry."""
@@ -142,24 +151,11 @@ class Groups:
             self._create(life, placed.alternative)
 
     def _create(self, life: GroupLife, alternative: int) -> None:
-        asked, members = life.asked, life.asked.group.alternatives[alternative]
-        passes = asked.passes[alternative]
-        amounts = [bundle(member.choices[0].resources) for member in members]
-        spec = GroupSpec(
-            asked.group.id,
-            tuple({**each, self._name_of(rule): ONE} for each, rule in zip(amounts, passes, strict=True)),
-            asked.natives[alternative],
-            asked.group.strategy.value,
-            {key: strategy.value for key, strategy in asked.group.topology},
-            asked.name,
-            asked.job,
-            asked.actor,
-            asked.detached,
-        )
+        asked = life.asked
         self._book.keep_group(asked, alternative)
         life.taken = alternative
         try:
-            self._store.create_group(spec)
+            self._store.create_group(_spec(asked, alternative, self._name_of))
         except RuntimeError as error:  # say, its name was taken meanwhile
             self._book.add_event(time.time(), "refused", asked.group.id, str(error))
             self._over.append(asked.group.id)
@@ -215,6 +211,22 @@ class Groups:
             and row["stats"]["scheduling_state"] == "INFEASIBLE"
             and not name.startswith(OWN_NAMES)
         ]
+
+
+def _spec(asked: GroupAsked, alternative: int, name_of: Callable[[Pass], str]) -> GroupSpec:
+    members, passes = asked.group.alternatives[alternative], asked.passes[alternative]
+    amounts = [bundle(member.choices[0].resources) for member in members]
+    return GroupSpec(
+        asked.group.id,
+        tuple({**each, name_of(rule): ONE} for each, rule in zip(amounts, passes, strict=True)),
+        asked.natives[alternative],
+        asked.group.strategy.value,
+        {key: strategy.value for key, strategy in asked.group.topology},
+        asked.name,
+        asked.job,
+        asked.actor,
+        asked.detached,
+    )
 
 
 def handle(id: str) -> Any:

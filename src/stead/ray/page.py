@@ -28,7 +28,11 @@ TICKET = f"{PREFIX}t/"
 """How the names of tickets begin: passes for one piece of work each (see `stead.ray.tickets`)."""
 
 ONE = 0.0001
-"""What one piece of work asks of a pass, the least Ray can say."""
+"""What one piece of work holds of a pass, the least Ray can say."""
+
+BOTH = 2 * ONE
+"""What an actor asks of a pass to be placed; it then holds `ONE`. So what it leaves behind on a node that the pass was
+withdrawn from is not enough for it to start there again. Also what is left there, plugged, to keep it feasible."""
 
 SYNC_S = 0.15
 """How long raylets take to hear of each other's amounts: a period of Ray's sync, and a half. It gives no sign of it."""

@@ -19,7 +19,7 @@ import ray
 
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants
-from stead.ray.page import ONE, PREFIX, SYNC_S, TIMED, pass_name, read_name
+from stead.ray.page import BOTH, ONE, PREFIX, SYNC_S, TIMED, pass_name, read_name
 from stead.ray.tables import Status
 
 FULL = 100_000.0
@@ -113,7 +113,7 @@ class Passes:
         self._plugs.add(sorted({*losing, *shown} - self._plugs.placed()))
         announce(self._away(losing))
         for node_id, name in sorted(losing):
-            self._set(node_id, {name: ONE})
+            self._set(node_id, {name: BOTH})
         self._unplug(seen, allowed)
         return len(losing)
 
@@ -129,7 +129,7 @@ class Passes:
         for (node_id, name), (amount, at) in list(self._asserted.items()):
             if now - at > ASSERTED_S or node_id not in seen:
                 del self._asserted[node_id, name]
-            elif amount != ONE:  # a withdrawal leaves what is in use: only the tables know how much that is
+            elif amount != BOTH:  # a withdrawal leaves what is in use: only the tables know how much that is
                 seen[node_id][name] = amount
         return seen
 
@@ -139,7 +139,7 @@ class Passes:
             (node_id, name)
             for node_id, amounts in seen.items()
             for name, total in amounts.items()
-            if (found := read_name(name)) and total > ONE * 1.5 and node_id not in allowed.get(found[0], ())
+            if (found := read_name(name)) and total > BOTH * 1.25 and node_id not in allowed.get(found[0], ())
         }
 
     def _grant(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> list[tuple[str, str]]:
@@ -180,12 +180,12 @@ class Passes:
                     changes[node_id][name] = FULL
             for node_id in forbidden if issued.everywhere else ():
                 if not seen[node_id].get(name):
-                    changes[node_id][name] = ONE
+                    changes[node_id][name] = BOTH
         for node_id, amounts in changes.items():
             self._set(node_id, amounts)
         made = [(id, name, amount) for id, amounts in changes.items() for name, amount in amounts.items()]
         return [(id, name) for id, name, amount in made if amount == FULL], [
-            (id, name) for id, name, amount in made if amount == ONE
+            (id, name) for id, name, amount in made if amount == BOTH
         ]
 
     def _clean_generation(self, issued: Issued, forbidden: list[tuple[str, Mapping[str, float]]]) -> int:
@@ -250,7 +250,7 @@ class Passes:
         working = {name for row in status.pending for name in row.resources}
         for node in status.nodes.values():
             for name, total in node.total.items():
-                plug = ONE if (node.id, name) in plugged else 0.0
+                plug = BOTH if (node.id, name) in plugged else 0.0
                 if name.startswith(PREFIX) and total - node.available.get(name, 0.0) - plug > ONE / 2:
                     working.add(name)
         return working
@@ -324,7 +324,7 @@ class Passes:
             end = time.monotonic() + SQUEEZE_S
             while time.monotonic() < end:
                 with suppress(RuntimeError, ValueError, ray.exceptions.RayError):
-                    self._grants.set(node_id, {name: ONE})
+                    self._grants.set(node_id, {name: BOTH})
 
     def grant_timed(self, status: Status) -> None:
         """The mark of work with a deadline, on every node."""
@@ -347,7 +347,7 @@ class Passes:
 
 def _is_shut(total: float, plugged: bool, everywhere: bool) -> bool:
     """Whether nothing can use a name on a node: it has none of it, or a plug holds all there is."""
-    return (total <= ONE * 1.5 and plugged) or (total == 0.0 and not everywhere)
+    return (total <= BOTH * 1.25 and plugged) or (total == 0.0 and not everywhere)
 
 
 class GroupPlugs:
@@ -375,7 +375,7 @@ class GroupPlugs:
 
     def _made(self, node_id: str, name: str) -> Any:
         return ray.util.placement_group(
-            [{name: ONE}],
+            [{name: BOTH}],
             name=f"{self.NAME}/{node_id}/{name}",
             lifetime="detached",
             bundle_label_selector=[{"ray.io/node-id": node_id}],

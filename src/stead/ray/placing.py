@@ -21,14 +21,14 @@ from stead.ray.compile import ALONE
 from stead.ray.decided import Decided
 from stead.ray.gcs import ControlStore, NewsOfActors
 from stead.ray.grants import Grants
-from stead.ray.groups import Groups
+from stead.ray.groups import Groups, handle
 from stead.ray.page import pass_name
 from stead.ray.passes import Passes
 from stead.ray.tables import Status, Tables
 from stead.ray.tickets import Tickets
 from stead.resources import Resources
 
-JOBS_S, ROOM_S = 2.0, 0.25
+JOBS_S, ROOM_S, PLACED_S = 2.0, 0.25, 1.0
 
 
 class Placing:
@@ -38,6 +38,8 @@ class Placing:
         self._book, self._tables, self._wake, self._address = book, tables, wake, address
         self._lock = threading.RLock()
         self._jobs_looked = self._measured = 0.0
+        self._refuted: list[Fact] = []  # grants that were taken back, for the next round
+        self._heard = False
         self._short: set[str] = set()  # what waits for room
         self._early: list[Placed | GroupPlaced | Evicted] = []
         self._is_open = False
@@ -79,6 +81,10 @@ class Placing:
 
     def end_group(self, id: str) -> None:
         with self._lock:
+            being_placed = self.groups.is_being_placed(id)
+        if being_placed:
+            handle(id).wait(PLACED_S)  # Ray 2.60 may lose what a group holds that is removed while it is being placed
+        with self._lock:
             self.groups.end(id)
         self._wake()
 
@@ -101,7 +107,8 @@ class Placing:
                 return []
             unheard, self._unheard = self._unheard, []
             facts = [*unheard, *self.decided.facts(status, news, missed), *self.groups.facts(status), *self._jobs()]
-            facts += self.decided.stuck(status, changed=False)
+            facts += self._refuted
+            self._refuted, self._heard = [], bool(facts)
             facts += self.decided.close_in(status, self._passes.plugged)
             if not facts and not self._waits_for_room():
                 return []
@@ -144,8 +151,11 @@ class Placing:
         with self._lock:
             if self.decided.is_idle and self.tickets.is_settled:
                 return
+            self._refuted += self.decided.stuck(self._heard)
             self.tickets.sweep(status)
             self.tickets.carry_out(status)
+        if self._refuted:
+            self._wake()
 
     def ids(self) -> list[str]:
         with self._lock:
@@ -177,12 +187,13 @@ class Placing:
     # -- what the engine wants done
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
-        if not self._is_open:
-            self._early.append(placed)
-        elif isinstance(placed, GroupPlaced):
-            self.groups.bind(placed)
-        else:
-            self.decided.bind(placed)
+        with self._lock:
+            if not self._is_open:
+                self._early.append(placed)
+            elif isinstance(placed, GroupPlaced):
+                self.groups.bind(placed)
+            else:
+                self.decided.bind(placed)
 
     def evict(self, evicted: Evicted) -> None:
         if self._is_open:

@@ -18,11 +18,8 @@ from stead.asks import Ask
 from stead.errors import Unsupported
 from stead.ray.attach import Connection
 from stead.ray.compile import Route, implicit
-from stead.ray.page import ONE, TICKET, TIMED
+from stead.ray.page import BOTH, ONE, TICKET, TIMED
 from stead.taints import Toleration
-
-BOTH = 2 * ONE
-"""What an actor asks of its ticket to be placed; it then holds `ONE`."""
 
 NO_NODE = "0" * 56
 

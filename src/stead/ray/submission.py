@@ -34,7 +34,7 @@ from stead.ray.attach import Connection, connection
 from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
-from stead.ray.page import ONE, PREFIX, TIMED, Page
+from stead.ray.page import BOTH, ONE, PREFIX, TIMED, Page, read_name
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
@@ -203,8 +203,9 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
             return actor_id
         admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"))
         if admitted is not None:
-            if given[at_placement]:
-                given[at_placement].update({name: resources[name] for name in resources.keys() - before})
+            added = {name: BOTH if read_name(name) else resources[name] for name in resources.keys() - before}
+            if added:
+                given[at_placement].update({**({} if given[at_placement] else resources), **added})
             named.update(zip(_CHOICES, admitted, strict=True))
         actor_id = plain(core, *given, **named)
         if asked is not None:

@@ -21,10 +21,9 @@ from typing import Any
 import ray
 
 from stead.ray.grants import Grants
-from stead.ray.page import ONE, TICKET
+from stead.ray.page import BOTH, ONE, TICKET
 from stead.ray.tables import Status
 
-BOTH = 2 * ONE
 REVOKE_S, SETTLES_S = 0.5, 10.0
 PLUG = "stead-ticket"
 
@@ -135,6 +134,10 @@ class Tickets:
             ticket = self.by_id.get(id)
             if ticket is not None:
                 self._close(ticket)
+
+    def is_granted(self, id: str, node: str) -> bool:
+        ticket = self.by_id.get(id)
+        return ticket is not None and node in ticket.open
 
     def is_open(self, id: str) -> str:
         """The node where a ticket may be used now and was not yet; "" if there is none."""
