@@ -8,7 +8,7 @@ DOCS_INSTALLED := $(VENV)/.installed-docs
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sim test check format coverage golden bench soak mutants docs clean
+.PHONY: help setup demo demo-sim test check format coverage golden bench soak chaos mutants docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,12 @@ bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/res
 
 soak: $(INSTALLED) ## the property tests with many more examples
 	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language
+
+SEED ?= 1
+KILLS ?= 200
+
+chaos: $(INSTALLED) ## real Ray nodes under load while workers, nodes and the controller are killed: KILLS=200 SEED=1
+	$(BIN)/python tests/on_ray/chaos.py --seed $(SEED) --kills $(KILLS)
 
 mutants: $(INSTALLED) ## mutation testing of labelling.py and engine/rules.py; then: .venv/bin/mutmut results
 	$(BIN)/mutmut run

@@ -22,7 +22,7 @@ from stead.journal import Journal, replay
 from stead.ray.attach import connection
 from stead.ray.compile import route
 from stead.ray.local import LocalCluster
-from stead.ray.page import FOLDER, ONE, TIMED, read_name
+from stead.ray.page import BOTH, FOLDER, TIMED, read_name
 from stead.ray.passes import FULL, GroupPlugs
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
@@ -106,7 +106,7 @@ def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
         amounts = {name: amount for name, amount in total.items() if read_name(name) and "_group_" not in name}
         for name, amount in amounts.items():
             key, _ = read_name(name) or ("", 0)
-            right = amount == FULL if node in allowed.get(key, ()) else amount <= ONE * 1.5
+            right = amount == FULL if node in allowed.get(key, ()) else amount <= BOTH * 1.25
             found += [] if right else [(node, name, amount)]
         for key in allowed:
             current = connection().page().name(key)
@@ -117,7 +117,7 @@ def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
         if row["name"].startswith(GroupPlugs.NAME) and row["state"] != "REMOVED":
             _, node, name = row["name"].split("/", 2)
             if node in allowed.get((read_name(name) or ("", 0))[0], ()):
-                found.append((node, row["name"], ONE))
+                found.append((node, row["name"], BOTH))
     return found
 
 

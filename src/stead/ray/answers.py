@@ -19,7 +19,7 @@ import ray.util.state
 from stead.asks import Ask, Choice, Group, Strategy
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.engine.facts import AskRunning
+from stead.engine.facts import AskRunning, GroupEnded
 from stead.errors import Invalid
 from stead.labelling import Requirement, Selector
 from stead.node import Node
@@ -123,8 +123,11 @@ class Answers:
         with self._lock:
             fork = self._placing.fork(self._tables.status())
             life = self._placing.groups.lives.get(id)
+            if life is not None and id in fork.waiting:
+                return fork.explain(id)
             if life is not None:
-                return fork.explain(id if id in fork.waiting else life.asked.group)
+                fork.apply(GroupEnded(id))  # if it is decided but Ray has not placed it yet, would it be again?
+                return fork.explain(life.asked.group)
             row = self._tables.group(id)
             if not row or row["state"] == "REMOVED":
                 raise Invalid(f"Ray knows no placement group {id}")
@@ -142,8 +145,8 @@ class Answers:
         """Whether the engine would find a place for a group, or for what is left of it, now."""
         with self._lock:
             fork = self._placing.fork(self._tables.status())
-            life = self._placing.groups.lives.get(id)
-            return fork.explain(life.asked.group if life else self._group_of(id, row)).fits
+            fork.apply(GroupEnded(id))
+            return fork.explain(self._group_of(id, row)).fits
 
     def _group_of(self, id: str, row: Mapping[str, Any]) -> Group:
         """What the engine makes of a group that went to Ray directly."""

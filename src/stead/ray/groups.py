@@ -25,8 +25,8 @@ from stead.ray.page import ONE, PREFIX
 from stead.ray.tables import Status, Tables
 from stead.resources import UNIT, Resources
 
-LOOK_S = 1.0
-LOOKS_AGAIN_MAX = 3
+LOOK_S, SHOWN_S = 1.0, 5.0
+LOOKS_AGAIN_MAX = 6
 OWN_NAMES = "stead-"
 NEVER = f"{PREFIX}never"
 """A resource that no node ever has."""
@@ -36,6 +36,7 @@ NEVER = f"{PREFIX}never"
 class GroupLife:
     asked: GroupAsked
     taken: int | None = None  # the alternative that Ray was told to create
+    decided: tuple[int, frozenset[str]] | None = None  # the alternative that the engine found nodes for, and those
     nodes: dict[int, str] = field(default_factory=dict)  # where its bundles are
     looked: float = 0.0
 
@@ -47,7 +48,7 @@ class Groups:
         self._arrived: list[GroupAsked] = []
         self._over: list[str] = []
         self._world: object = None
-        self._looks_left = 0
+        self._looks_left, self._pause = 0, LOOK_S
         self._looked_again = 0.0
 
     # -- what people ask for
@@ -148,7 +149,19 @@ class Groups:
     def bind(self, placed: GroupPlaced) -> None:
         life = self.lives.get(placed.group)
         if life is not None and life.taken is None:
-            self._create(life, placed.alternative)
+            life.decided = (placed.alternative, frozenset(node for _, node in placed.members))
+            life.looked = time.monotonic()
+
+    def carry_out(self, status: Status) -> None:
+        """Create what is decided, as soon as Ray's tables show its passes on the nodes that were found: created sooner,
+        Ray would take it for infeasible."""
+        for life in self.lives.values():
+            if life.taken is None and life.decided is not None:
+                alternative, nodes = life.decided
+                names = {self._name_of(rule) for rule in life.asked.passes[alternative]}
+                shown = all(names <= status.nodes[node].total.keys() for node in nodes if node in status.nodes)
+                if shown or time.monotonic() - life.looked > SHOWN_S:
+                    self._create(life, alternative)
 
     def _create(self, life: GroupLife, alternative: int) -> None:
         asked = life.asked
@@ -160,18 +173,21 @@ class Groups:
             self._book.add_event(time.time(), "refused", asked.group.id, str(error))
             self._over.append(asked.group.id)
 
-    def create_again(self) -> None:
+    def create_again(self, placed: Mapping[str, str]) -> None:
         """After a restart: what was about to be created when the controller died."""
         for life in self.lives.values():
+            for number, members in enumerate(life.asked.group.alternatives):
+                if life.taken is None and all(member.id in placed for member in members):
+                    life.decided = (number, frozenset(placed[member.id] for member in members))
             if life.taken is not None and not self._tables.group(life.asked.group.id):
                 self._create(life, life.taken)
 
     @property
     def is_creating(self) -> bool:
-        """Whether Ray is about to place a group."""
+        """Whether Ray is about to place a group, or to be told of one."""
         return any(
-            life.taken is not None and len(life.nodes) < len(life.asked.passes[life.taken])
-            for life in self.lives.values()
+            (life.decided is not None and life.taken is None) or self.is_being_placed(id)
+            for id, life in self.lives.items()
         )
 
     def shown(self, status: Status) -> dict[str, list[Resources]]:
@@ -196,10 +212,12 @@ class Groups:
         world = {key: frozenset(nodes) for key, nodes in allowed.items()}, frozenset(status.nodes)
         if world != self._world:
             self._world, self._looks_left, self._looked_again = world, LOOKS_AGAIN_MAX, now
-        if not status.groups_wait or not self._looks_left or now - self._looked_again < LOOK_S / 3:
+            self._pause = LOOK_S / 4
+        if not status.groups_wait or not self._looks_left or now - self._looked_again < self._pause:
             return
         self._looked_again = now
         self._looks_left -= 1
+        self._pause *= 2
         if any(fits(row["id"], row) for row in self._infeasible()):
             self._store.look_again()
 

@@ -56,7 +56,7 @@ class Placing:
         self.decided.recover(engine)
         store = ControlStore(self._address)
         self.groups = Groups(self._book, self._tables, store, lambda rule: self._name_of(rule.key))
-        self.groups.create_again()
+        self.groups.create_again(engine.placed)
         self._is_open = True
         for command in self._early:
             self.evict(command) if isinstance(command, Evicted) else self.bind(command)
@@ -149,6 +149,7 @@ class Placing:
     def carry_out(self, status: Status) -> None:
         """Grant what was decided in this step."""
         with self._lock:
+            self.groups.carry_out(status)
             if self.decided.is_idle and self.tickets.is_settled:
                 return
             self._refuted += self.decided.stuck(self._heard)

@@ -95,7 +95,8 @@ class Load:
         for _ in range(self.rng.randint(1, 4)):
             if len(self.tasks) < TASKS_AHEAD:
                 self.count += 1
-                name, options = f"{self.name}/{self.count}", {"max_retries": -1, "num_cpus": 0.5}
+                name = f"{self.name}/{self.count}"
+                options: dict[str, Any] = {"max_retries": -1, "num_cpus": 0.5}
                 if self.actors and self.rng.random() < 0.3:
                     target = self.rng.choice(list(self.actors))
                     options["scheduling_strategy"] = actor_affinity(affinity(self.actors[target]))
@@ -107,7 +108,8 @@ class Load:
         if len(self.actors) >= self.most:
             return
         self.count += 1
-        name, options = f"{self.name}/{self.count}", {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0}
+        name = f"{self.name}/{self.count}"
+        options: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0.1}
         role = self.rng.choice(self.roles)
         if self.actors and self.rng.random() < 0.4:
             role, near, soft = "", self.rng.choice(list(self.actors)), self.rng.random() < 0.5
@@ -134,7 +136,7 @@ class Load:
             group = stead.placement_group([{"CPU": 0.5}] * 2, strategy="STRICT_SPREAD")
             inside = PlacementGroupSchedulingStrategy(group, self.rng.randint(0, 1))
             name = f"{self.name}/{self.count}"
-            options = {"num_cpus": 0.5, "max_retries": -1, "scheduling_strategy": inside}
+            options: dict[str, Any] = {"num_cpus": 0.5, "max_retries": -1, "scheduling_strategy": inside}
             self.groups.append((group, self.task.options(**options).remote(self.folder, name, 0.1)))
 
     def gather(self, seconds: float) -> None:
@@ -207,4 +209,6 @@ def main(address: str, folder: str, name: str, seed: int, roles: int, members: i
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]), float(sys.argv[7]))
+    main(
+        sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), int(sys.argv[6]), float(sys.argv[7])
+    )
