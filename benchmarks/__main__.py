@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import Row, clusters, on_ray
+from benchmarks import Row, clusters, on_ray, together
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
@@ -224,6 +224,7 @@ def run(console: Console) -> list[Row]:
     steps.append(("memory", lambda: memory(10_000, 50_000) + memory(100_000, 50_000)[:1]))
     steps.append(("tasks on Ray, three drivers in turns", on_ray.throughput))
     steps.append(("changes on Ray", on_ray.changes))
+    steps.append(("together and apart on Ray", together.together))
     steps.append(("a controller of many nodes", lambda: [on_ray.memory()]))
     with console.status("measuring") as status:
         for name, step in steps:

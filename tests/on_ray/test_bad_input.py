@@ -103,7 +103,6 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "SPREAD",
     ),
     "a selector with a slip": ({"scheduling_strategy": "zone in [a"}, "zone in [a"),
-    "rules on other work": ({"scheduling_strategy": stead.actor_affinity(stead.affinity("a"))}, "actor_affinity"),
 }
 
 

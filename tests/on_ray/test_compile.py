@@ -11,7 +11,7 @@ import pytest
 from ray.util import scheduling_strategies
 
 from stead.asks import Preference
-from stead.errors import Invalid, Unsupported
+from stead.errors import Invalid
 from stead.labelling import ANYWHERE, Requirement, Selector
 from stead.ray.compile import ENTRIES_MAX, OWN_OPTIONS, Pass, Route, Wish, is_plain, route
 from stead.selectors import parse_label_selector, parse_selector
@@ -191,11 +191,12 @@ def test_a_word_of_rays_in_another_case_is_refused_rather_than_taken_for_a_label
 
 
 @pytest.mark.parametrize("is_soft", [False, True])
-def test_rules_on_other_work_come_later_and_say_so(is_soft: bool) -> None:
-    with pytest.raises(Unsupported):
-        route(by(actor_affinity(affinity("actor-1", is_soft))))
-    with refused("actor_affinity", "for example"):
-        route(by([actor_affinity(affinity("actor-1", is_soft)), "SPREAD"]))
+def test_rules_on_other_work_leave_the_choice_to_the_engine(is_soft: bool) -> None:
+    found = route(by([actor_affinity(affinity("actor-1", is_soft)), "SPREAD"]))
+    assert found.is_decided
+    assert found.strategy == "SPREAD"
+    assert bool(found.affinities) != is_soft
+    assert len(found.prefers) == is_soft
 
 
 def test_a_strategy_that_nobody_knows_is_refused() -> None:
@@ -526,8 +527,8 @@ def test_options_that_need_stead_are_not_plain(options: Options) -> None:
     assert not is_plain(options)
 
 
-def test_stead_has_two_options_of_its_own() -> None:
-    assert set(OWN_OPTIONS) == {"tolerations", "deadline_s"}
+def test_these_options_are_steads_own() -> None:
+    assert set(OWN_OPTIONS) == {"tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node"}
 
 
 def test_equal_rules_in_another_order_are_one_route() -> None:

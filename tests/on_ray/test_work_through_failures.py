@@ -126,20 +126,6 @@ class TestTwoThatBelongTogether:
         kill(b)
         assert where(b) == where(a)
 
-    def test_when_the_second_fails_while_the_first_is_away_it_waits_for_it(self) -> None:
-        a, b = pair()
-        home, pid = where(a), ray.get(b.pid.remote())
-        nodes = [node.id for node in stead.nodes()]
-        for id in nodes:
-            stead.taint(id, {"away": "yes"})
-        kill(a)
-        wait_for(lambda: "RESTARTING" in str(state_of(a)), 60, "a without a place")
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: "RESTARTING" in str(state_of(b)), 60, "b without a place, although it would tolerate any")
-        stead.untaint(next(id for id in nodes if id != home), ["away"])
-        assert where(a) != home
-        assert where(b) == where(a)
-
     def test_the_controller_may_die_in_between(self) -> None:
         a, b = pair()
         new = send_away(a)
@@ -190,6 +176,20 @@ class TestNodesAndDrivers:
         cluster.add_node(num_cpus=2)
         wait_for(lambda: where(a) != home, 60, "the first on another node")
         assert where(b) == where(a)
+
+    def test_one_whose_partner_has_no_place_waits_for_it(self, cluster: LocalCluster) -> None:
+        first, second = [node.node_id for node in cluster.nodes[1:] if node.alive][:2]
+        stead.label(first, {"home": "yes"})
+        a = Actor.options(label_selector={"home": "yes"}, **FOREVER).remote()
+        b = Actor.options(scheduling_strategy=actor_affinity(affinity(a)), **FOREVER).remote()
+        assert where(b) == where(a) == first
+        cluster.kill_node(next(index for index, node in enumerate(cluster.nodes) if node.node_id == first))
+        cluster.add_node(num_cpus=2)
+        wait_for(lambda: {state_of(a), state_of(b)} == {"RESTARTING"}, 60, "the loss of both")
+        wait_for(lambda: "not near" in str(stead.why(b)), 30, "b waiting for a, although there is room")
+        stead.label(second, {"home": "yes"})
+        assert where(a) == second
+        assert where(b) == second
 
     def test_a_driver_takes_its_work_along_but_not_its_detached_actors(self, cluster: LocalCluster) -> None:
         target = Actor.options(name="target", lifetime="detached", **FOREVER).remote()

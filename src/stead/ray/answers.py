@@ -126,7 +126,8 @@ class Answers:
             if life is not None and id in fork.waiting:
                 return fork.explain(id)
             if life is not None:
-                fork.apply(GroupEnded(id))  # if it is decided but Ray has not placed it yet, would it be again?
+                if self._placing.groups.is_creating_one(id):
+                    fork.apply(GroupEnded(id))  # it is decided, but Ray has not placed it: would it be decided again?
                 return fork.explain(life.asked.group)
             row = self._tables.group(id)
             if not row or row["state"] == "REMOVED":

@@ -106,7 +106,6 @@ class Decided:
     def facts(self, status: Status, news: Sequence[ActorNews], missed: bool) -> list[Fact]:
         """Everything that happened to registered and named work."""
         facts: list[Fact] = []
-        self._placed = self._engine.placed if news or missed else {}
         arrived, self._arrived = self._arrived, []
         looked_up: set[str] = set()
         for what in arrived:
@@ -124,6 +123,7 @@ class Decided:
             looked_up |= {id for id, life in self.lives.items() if life.what.kind == "actor"} | self._named.keys()
         if looked_up:
             news = [*news, *self._look_up(looked_up)]
+        self._placed = self._engine.placed if news else {}
         for each in news:
             facts += self._actor(each)
         facts += self._tasks(status)

@@ -185,10 +185,11 @@ class Groups:
     @property
     def is_creating(self) -> bool:
         """Whether Ray is about to place a group, or to be told of one."""
-        return any(
-            (life.decided is not None and life.taken is None) or self.is_being_placed(id)
-            for id, life in self.lives.items()
-        )
+        return any(map(self.is_creating_one, self.lives))
+
+    def is_creating_one(self, id: str) -> bool:
+        life = self.lives[id]
+        return (life.decided is not None and life.taken is None) or self.is_being_placed(id)
 
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what bundles of these groups hold there, as far as Ray's tables show it."""

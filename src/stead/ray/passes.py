@@ -114,6 +114,8 @@ class Passes:
         announce(self._away(losing))
         for node_id, name in sorted(losing):
             self._set(node_id, {name: BOTH})
+        if losing and thorough:
+            self._await_withdrawn(losing)
         self._unplug(seen, allowed)
         return len(losing)
 
@@ -209,6 +211,15 @@ class Passes:
             time.sleep(0.01)
         if heard:
             time.sleep(SYNC_S)
+
+    def _await_withdrawn(self, losing: set[tuple[str, str]]) -> None:
+        """Until Ray's tables show it: an actor that dies before is sent back to its node by what they said last."""
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end:
+            nodes = self._read().nodes
+            if all(node_id not in nodes or nodes[node_id].total.get(name, 0.0) < FULL for node_id, name in losing):
+                return
+            time.sleep(0.01)
 
     def _away(self, losing: set[tuple[str, str]]) -> dict[str, list[str]]:
         """By node, the names that were withdrawn: workers that hold one of them end after their task."""

@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import ray
+
 from stead.asks import Ask
 from stead.engine import Engine
-from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.decisions import Evicted, GroupPlaced, NodeUnknown, Placed, Refused, Waiting
 from stead.engine.facts import AskEnded, Fact
 from stead.engine.reasons import ShortOf, TooNear
 from stead.ray.book import Book, GroupAsked, Registered
@@ -203,7 +205,14 @@ class Placing:
             self._early.append(evicted)
 
     def refuse(self, refused: Refused) -> None:
-        self._book.add_event(time.time(), "refused", refused.id, str(refused.cause))
+        """Every node it may go to is gone, and a node id never comes back. An actor is ended; who waits for a task has
+        only the event, because none but its owner can end it."""
+        assert isinstance(refused.cause, NodeUnknown), "deadlines are kept by the owners of work"
+        text = f"it may go to no other node than {', '.join(refused.cause.nodes)}, which is gone"
+        self._book.add_event(time.time(), "refused", refused.id, text)
+        if self._is_open and refused.id in self.decided.lives and self.decided.lives[refused.id].what.kind == "actor":
+            core = ray._private.worker.global_worker.core_worker
+            core.kill_actor(ray.ActorID.from_hex(refused.id), True)
 
     def explain(self, waiting: Waiting) -> None:
         if not self._is_open:

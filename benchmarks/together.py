@@ -1,0 +1,232 @@
+"""Work that is placed by other work on a real Ray cluster, beside plain Ray doing the same in the same run.
+
+Rule: what is compared takes turns. Cold means that every piece of work starts a process of its own, warm that idle
+processes wait for it; starting a process costs this machine more than all else, so both are told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from benchmarks import Row
+from benchmarks.on_ray import KEEP_WORKERS, percentile
+from stead.ray.local import LocalCluster, local_cluster
+
+PAIRS, PAIR_ROUNDS = 20, 2
+STARTS = 12
+GROUPS = 20
+BATCH = 200
+DEATHS = 2
+SMALL = {"num_cpus": 0.1}
+
+CALLS = {"affinity": 2, "groups": 4}
+"""Per pair. Affinity: two actors. A group: make it, two actors, remove it; and the amounts of both have to be known."""
+
+
+class _Actor:
+    def where(self) -> str:
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def together() -> list[Row]:
+    import ray
+
+    import stead
+
+    nodes: list[dict[str, Any]] = [{"num_cpus": 0}, {"num_cpus": 8}, {"num_cpus": 8}]
+    with local_cluster(nodes, system_config=KEEP_WORKERS | {"num_workers_soft_limit": 64}) as cluster:
+        stead.init(cluster.address, namespace="bench", log_to_driver=False, logging_level="error")
+        actor: Any = ray.remote(_Actor)
+        rows = [*_starts(actor), *_pairs(actor), *_groups(), _batch(actor), *_deaths(actor, cluster)]
+        ray.shutdown()
+    return rows
+
+
+def _taken(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _warm(count: int, node: str) -> None:
+    """So many idle workers on a node."""
+    import ray
+
+    pause: Any = ray.remote(time.sleep)
+    ray.get([pause.options(num_cpus=0.01, **_on(node)).remote(3.0) for _ in range(count)])
+
+
+def _on(node: str) -> dict[str, Any]:
+    """Ray's own way to say where."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True)}
+
+
+def _starts(actor: Any) -> list[Row]:
+    import ray
+
+    from stead import actor_affinity, affinity
+
+    target = actor.options(**SMALL).remote()
+    home = ray.get(target.where.remote())
+    _warm(2 * STARTS + 8, home)
+    here = _on(home)
+    near = {"scheduling_strategy": actor_affinity(affinity(target))}
+    kept: list[Any] = []
+
+    def start(options: dict[str, Any]) -> float:
+        def work() -> None:
+            kept.append(actor.options(**SMALL, **options).remote())
+            ray.get(kept[-1].where.remote())
+
+        return _taken(work)
+
+    times = [(start(here), start(near)) for _ in range(STARTS)]
+    more = median(near for _, near in times) - median(plain for plain, _ in times)
+    theirs = median(plain for plain, _ in times) * 1e3
+    name = f"an actor's start on a warm worker with a ticket, over plain, p50 of {STARTS}"
+    rows = [Row(name, more * 1e3, "ms", theirs, None, "<= 150 ms", more <= 0.15)]
+    pair = [_warm_pair(actor, home, by) for by in ("affinity", "groups")]
+    rows.append(
+        Row("a warm pair by affinity beside a group", pair[0] * 1e3, "ms", pair[1] * 1e3, pair[0] / pair[1], "", None)
+    )
+    for each in (target, *kept):
+        ray.kill(each)
+    return rows
+
+
+def _warm_pair(actor: Any, home: str, by: str) -> float:
+    times = []
+    for _ in range(2):
+        _warm(4, home)
+        times.append(_taken(lambda: _made_pairs(actor, 1, by, home)))
+    return min(times)
+
+
+def _made_pairs(actor: Any, count: int, by: str, home: str = "") -> None:
+    """So many pairs at once, each on one node, until all answer; then their end."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    from stead import actor_affinity, affinity
+
+    made: list[Any] = []
+    groups: list[Any] = []
+    at = _on(home) if home else {}
+    for _ in range(count):
+        if by == "affinity":
+            first = actor.options(**SMALL, **at).remote()
+            made += [first, actor.options(**SMALL, scheduling_strategy=actor_affinity(affinity(first))).remote()]
+        else:
+            labels = [{"ray.io/node-id": home}] * 2 if home else None
+            group = ray.util.placement_group([SMALL_BUNDLE] * 2, "STRICT_PACK", bundle_label_selector=labels)
+            made += [
+                actor.options(**SMALL, scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)).remote()
+                for index in range(2)
+            ]
+            groups.append(group)
+    homes = ray.get([each.where.remote() for each in made])
+    assert homes[::2] == homes[1::2], "a pair is not together"
+    for each in made:
+        ray.kill(each)
+    for group in groups:
+        ray.util.remove_placement_group(group)
+
+
+SMALL_BUNDLE = {"CPU": 0.1}
+
+
+def _pairs(actor: Any) -> list[Row]:
+    times: dict[str, list[float]] = {"affinity": [], "groups": []}
+    for number in range(PAIR_ROUNDS):
+        for by in ("affinity", "groups") if number % 2 else ("groups", "affinity"):
+            times[by].append(_taken(lambda by=by: _made_pairs(actor, PAIRS, by)))  # type: ignore[misc]  # bound by its default
+    ours, theirs = min(times["affinity"]), min(times["groups"])
+    name = f"{PAIRS} pairs together on cold workers, by affinity beside placement groups"
+    calls = "calls for a pair, by affinity beside placement groups (A8)"
+    return [
+        Row(name, ours, "s", theirs, ours / theirs, "<= 1.1", ours / theirs <= 1.1),
+        Row(calls, CALLS["affinity"], "calls", CALLS["groups"], CALLS["affinity"] / CALLS["groups"], "", None),
+    ]
+
+
+def _groups() -> list[Row]:
+    import ray
+
+    import stead
+
+    times: dict[str, list[float]] = {"stead": [], "ray": []}
+    make = {"stead": stead.placement_group, "ray": ray.util.placement_group}
+    for number in range(GROUPS):
+        for by in ("stead", "ray") if number % 2 else ("ray", "stead"):
+            made: list[Any] = []
+
+            def work(by: str = by, made: list[Any] = made) -> None:
+                made.append(make[by]([{"CPU": 1}] * 2))
+                ray.get(made[0].ready())
+
+            times[by].append(_taken(work))
+            ray.util.remove_placement_group(made[0])
+            while ray.available_resources().get("CPU", 0.0) < 16:
+                time.sleep(0.02)
+    ours, theirs = (percentile(times[by], 0.5) * 1e3 for by in ("stead", "ray"))
+    return [Row(f"a group of two from create to ready, p50 of {GROUPS}", ours, "ms", theirs, ours / theirs, "", None)]
+
+
+def _batch(actor: Any) -> Row:
+    """Actors that stay apart from each other, all at once: two find a node, and it is decided that the others wait."""
+    import ray
+
+    from stead import actor_affinity, label_not_in
+    from stead.ray.attach import connection
+
+    options = {"labels": {"bench": "apart"}, "scheduling_strategy": actor_affinity(label_not_in("bench", ["apart"]))}
+    made: list[Any] = []
+
+    def work() -> None:
+        made.extend(actor.options(**SMALL, **options).remote() for _ in range(BATCH))
+        while len(connection().ask("registered_ids")) < BATCH:
+            time.sleep(0.01)
+        connection().ask("settled")
+
+    taken = _taken(work)
+    for each in made:
+        ray.kill(each)
+    name = f"{BATCH} actors with labels, apart from each other: from the first call until all are decided"
+    return Row(name, taken * 1e3, "ms", None, None, "", None)
+
+
+def _deaths(actor: Any, cluster: LocalCluster) -> list[Row]:
+    """A node dies under a pair: until both answer from another node, beside two plain actors. Ray needs seconds to
+    notice, which is most of it."""
+    import ray
+
+    from stead import actor_affinity, affinity
+
+    again = {"max_restarts": -1, "max_task_retries": -1}
+    times: dict[str, list[float]] = {"affinity": [], "plain": []}
+    for _ in range(DEATHS):
+        for by, found in times.items():
+            first = actor.options(**SMALL, **again).remote()
+            home = ray.get(first.where.remote())
+            near = {"scheduling_strategy": actor_affinity(affinity(first))} if by == "affinity" else _on(home)
+            second = actor.options(**SMALL, **again, **near).remote()
+            ray.get(second.where.remote())
+            index = next(index for index, node in enumerate(cluster.nodes) if node.node_id == home)
+            cluster.kill_node(index)
+            begun = time.perf_counter()
+            while home in ray.get([first.where.remote(), second.where.remote()]):
+                time.sleep(0.05)
+            found.append(time.perf_counter() - begun)
+            ray.kill(first)
+            ray.kill(second)
+            cluster.add_node(num_cpus=8)
+    ours, theirs = min(times["affinity"]), min(times["plain"])
+    name = f"a node's death until its pair answers from another node, best of {DEATHS}, beside two plain actors"
+    return [Row(name, ours, "s", theirs, ours / theirs, "", None)]
