@@ -63,8 +63,9 @@ golden: $(INSTALLED) ## write the golden files again; read the difference before
 bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
-soak: $(INSTALLED) ## the property tests with many more examples
+soak: $(INSTALLED) ## the property tests with many more examples, and the long tests on real Ray nodes
 	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language
+	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long tests/on_ray
 
 SEED ?= 1
 KILLS ?= 200

@@ -178,6 +178,7 @@ class TestANodeThatDies:
         assert placed(made) == [joined.node_id]
 
     @pytest.mark.parametrize("make", [stead.placement_group, ray.util.placement_group], ids=["stead's", "Ray's"])
+    @pytest.mark.long
     def test_or_when_a_taint_goes(self, make: Any, cluster: LocalCluster, pool: Pool) -> None:
         stead.taint(cluster.nodes[0].node_id, {"first": "yes"})  # from the first taint on plain groups are bound
         stead.untaint(cluster.nodes[0].node_id, ["first"])
@@ -215,7 +216,14 @@ STEPS = {
 
 
 class TestAControllerThatDies:
-    @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
+    @pytest.mark.parametrize(
+        "step",
+        [
+            pytest.param(step, marks=[] if "not yet created" in name else pytest.mark.long)
+            for name, step in STEPS.items()
+        ],
+        ids=STEPS.keys(),
+    )
     def test_a_group_is_created_once(self, step: Step, cluster: LocalCluster, killer: Killer) -> None:
         before = connection().ask("hello")["pid"]
         full = group([CPU])
@@ -245,6 +253,7 @@ class TestAControllerThatDies:
             assert [state(each) for each in waiting].count("CREATED") == 1
             end(made)
 
+    @pytest.mark.long
     def test_none_is_lost_or_doubled_while_it_is_killed_again_and_again(self, cluster: LocalCluster) -> None:
         made = []
         for number in range(12):

@@ -115,6 +115,7 @@ def home_of_the_controller() -> str:
 
 
 class TestWithRedis:
+    @pytest.mark.long
     def test_when_the_gcs_restarts_taints_labels_grants_and_work_go_on(self, cluster: LocalCluster) -> None:
         _, one, two = (node.node_id for node in cluster.nodes)
         stead.label(one, {"disk": "ssd"})

@@ -157,7 +157,7 @@ class ControllerActor(Answers):
                 before, closed = self._engine.nodes, self._placing.decided.closed()
                 self._cluster.hear(*self._placing.facts(status))
                 self._controller.step()
-                self._placing.carry_out(status)
+                self._placing.carry_out(status, self._engine.nodes != before)
                 self._dirty |= self._placing.decided.closed() != closed
                 self._forget(ended)
                 self._dirty |= self._engine.nodes != before

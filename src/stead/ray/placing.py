@@ -15,7 +15,7 @@ import ray
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, NodeUnknown, Placed, Refused, Waiting
-from stead.engine.facts import AskEnded, Fact
+from stead.engine.facts import AskEnded, AskLost, Fact
 from stead.engine.reasons import ShortOf, TooNear
 from stead.ray.book import Book, GroupAsked, Registered
 from stead.ray.cluster import in_use
@@ -41,7 +41,7 @@ class Placing:
         self._lock = threading.RLock()
         self._jobs_looked = self._measured = 0.0
         self._refuted: list[Fact] = []  # grants that were taken back, for the next round
-        self._heard = False
+        self._lost = False  # whether somebody lost a place in this round
         self._short: set[str] = set()  # what waits for room
         self._early: list[Placed | GroupPlaced | Evicted] = []
         self._is_open = False
@@ -110,7 +110,7 @@ class Placing:
             unheard, self._unheard = self._unheard, []
             facts = [*unheard, *self.decided.facts(status, news, missed), *self.groups.facts(status), *self._jobs()]
             facts += self._refuted
-            self._refuted, self._heard = [], bool(facts)
+            self._refuted, self._lost = [], any(isinstance(fact, AskLost) for fact in facts)
             facts += self.decided.close_in(status, self._passes.plugged)
             if not facts and not self._waits_for_room():
                 return []
@@ -148,13 +148,14 @@ class Placing:
         live = self._tables.live_jobs()
         return [*self.decided.jobs_ended(live), *self.groups.jobs_ended(live)]
 
-    def carry_out(self, status: Status) -> None:
-        """Grant what was decided in this step."""
+    def carry_out(self, status: Status, nodes_changed: bool) -> None:
+        """Grant what was decided in this step. When something has moved, grants that were not used yet may have become
+        wrong, so they are looked at again."""
         with self._lock:
             self.groups.carry_out(status)
             if self.decided.is_idle and self.tickets.is_settled:
                 return
-            self._refuted += self.decided.stuck(self._heard)
+            self._refuted += self.decided.stuck(self._lost or nodes_changed)
             self.tickets.sweep(status)
             self.tickets.carry_out(status)
         if self._refuted:
