@@ -123,7 +123,7 @@ def _kill_at_random(
         elif kind == "node":
             _kill_node(cluster, rng)
         else:
-            kind = "node under a taint"
+            kind = "worker, while a node is tainted"
             node = rng.choice([each for each in cluster.nodes[1:] if each.alive])
             stead.taint(node.node_id, {"chaos": "yes"})
             _kill_worker(folder, rng)

@@ -196,6 +196,7 @@ class TestANodeThatDies:
 
 
 class TestANodeThatJoins:
+    @pytest.mark.long
     @pytest.mark.parametrize("make", [stead.placement_group, ray.util.placement_group], ids=["stead's", "Ray's"])
     def test_a_group_that_no_node_could_hold_gets_going(self, make: Any, pool: Pool) -> None:
         made = make([{"CPU": 3}])

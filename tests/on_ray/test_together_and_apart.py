@@ -168,6 +168,7 @@ class TestByHandle:
             either = actor_affinity([affinity(absent), affinity(anchors["two"])], is_or_semantics=True)
             assert landed(cluster, 1, scheduling_strategy=either) == {2}
 
+    @pytest.mark.long
     def test_a_chain_of_actors_follows_its_first(self, cluster: LocalCluster) -> None:
         with (
             resident(num_cpus=0, scheduling_strategy=at("three")) as first,
@@ -183,6 +184,7 @@ class TestByHandle:
         with occupied(cluster.nodes[2].node_id, 2):
             assert landed(cluster, 1, scheduling_strategy=soft) == {1}
 
+    @pytest.mark.long
     def test_a_soft_anti_affinity_gives_way_when_nothing_else_is_there(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
@@ -193,6 +195,7 @@ class TestByHandle:
 class TestExpressionsBeneath:
     """A2: the form that the functions stand for."""
 
+    @pytest.mark.long
     @pytest.mark.parametrize("operator", ["IN", "in", LabelMatchOperator.IN], ids=str)
     @pytest.mark.parametrize("words", [("match_operator", "is_soft"), ("operator", "soft")], ids="/".join)
     def test_an_expression_on_actor_ids_is_an_affinity(
@@ -254,6 +257,7 @@ class TestByLabel:
         assert waits(late)
         ray.cancel(late)
 
+    @pytest.mark.long
     def test_labels_of_work_in_another_namespace_are_not_found(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
@@ -319,6 +323,7 @@ class TestWaiting:
                 ray.util.remove_placement_group(group)
             assert indexes(cluster, [task]) == set(homes(cluster, target))
 
+    @pytest.mark.long
     def test_work_waits_behind_a_taint_of_its_target(self, cluster: LocalCluster) -> None:
         stead.taint("three", {"closed": "yes"})
         try:
@@ -368,6 +373,7 @@ class TestWaiting:
                 assert waits(actor.where.remote())
                 assert codes(actor) == expected
 
+    @pytest.mark.long
     def test_work_that_waits_for_room_near_its_target_starts_when_there_is(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
@@ -396,6 +402,7 @@ class TestWaiting:
         assert wait_for(lambda: codes(task) == {"target-dead"}, SOON_S, "the word that it is dead")
         ray.cancel(task)
 
+    @pytest.mark.long
     def test_work_apart_from_a_dead_actor_goes_anywhere(self, cluster: LocalCluster) -> None:
         target = Resident.options(num_cpus=0, scheduling_strategy=at("three")).remote()
         homes(cluster, target)

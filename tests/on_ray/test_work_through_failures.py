@@ -121,6 +121,7 @@ class TestTwoThatBelongTogether:
         kill(b)
         assert where(b) == new
 
+    @pytest.mark.long
     def test_when_the_second_fails_alone_it_comes_back_to_the_first(self) -> None:
         a, b = pair()
         kill(b)

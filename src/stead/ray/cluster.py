@@ -15,7 +15,7 @@ from stead.asks import Ask
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, Fact, NodeDrained, NodeJoined, NodeLeft, NodeResized
 from stead.errors import Invalid
-from stead.labelling import IDENTITY_KEYS, Labels
+from stead.labelling import IDENTITY_KEYS, Labels, Selector
 from stead.node import Node
 from stead.ray.marks import plain_labels, rare_in, rare_resource, rare_taint, taints_in
 from stead.ray.page import BOTH, ONE, PREFIX, TICKET, TIMED
@@ -134,10 +134,13 @@ def whole_devices(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def in_use(status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]) -> list[AskRunning]:
-    """What runs on each node beside `mine`, whoever manages it, as a running ask per node (and share of a device)."""
+    """What runs on each node beside `mine`, whoever manages it, as a running ask per node (and share of a device).
+
+    They fit nowhere, so that the engine does not look for another place for them when their node is gone.
+    """
     used = others_in_use(status, mine, plugged)
     return [
-        AskRunning(Ask.of(f"{IN_USE}{node} ({index})", part), node)
+        AskRunning(Ask.of(f"{IN_USE}{node} ({index})", part, Selector(())), node)
         for node, parts in used.items()
         for index, part in enumerate(parts)
     ]

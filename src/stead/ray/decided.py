@@ -303,10 +303,11 @@ class Decided:
         for id, node in engine.placed.items():
             if id.startswith(IN_USE):
                 self.told.setdefault(node, {})[id] = None
+        self.told[""] = {id: None for id in engine.waiting if id.startswith(IN_USE)}  # of nodes that are gone
         for id, node in engine.placed.items():
             life = self.lives.get(id)
             if life is not None and life.what.name:
-                if self._tickets.is_granted(id, node):
+                if self._tickets.is_granted(id, node) or life.what.kind == "task":
                     self._tickets.want(id, node)
                 elif is_exclusive(life.what.ask):
                     life.closing, life.node = True, node
