@@ -525,13 +525,11 @@ class TestRemoval:
             created, *waiting = (stead.placement_group([{"CPU": 4}], name=f"{number}{which}") for which in "abcd")
             assert created.wait(20)
             made += [*waiting, created]
-            for each in made[-4:]:
-                REMOVE["Ray's" if number % 2 else "stead's"](each)
+            list(map(REMOVE["Ray's" if number % 2 else "stead's"], made[-4:]))
         wait_for(lambda: used() == {}, what="all that they held")
         wait_for(lambda: all(is_forgotten(each) for each in made[::20] + made[-3:]), what="the end of all of them")
-        assert {row["name"][:10] for row in placement_group_table().values() if row["state"] != "REMOVED"} <= {
-            "stead-plug"
-        }
+        left = {row["name"][:10] for row in placement_group_table().values() if row["state"] != "REMOVED"}
+        assert left <= {"stead-plug"}
         total = {name for node in ray._private.state.state.total_resources_per_node().values() for name in node}
         assert not [name for name in total for each in made if each.id.hex() in name]
 
