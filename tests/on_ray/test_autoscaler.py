@@ -28,6 +28,8 @@ from stead.ray.local import OBJECT_STORE_BYTES, keeper_environment
 
 pytest.importorskip("ray")
 
+pytestmark = pytest.mark.long
+
 HEAD_ID = f"{'f' * 51}00000"
 """The id that Ray's provider for tests expects of the head."""
 

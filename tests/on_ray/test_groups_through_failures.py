@@ -152,6 +152,7 @@ class TestANodeThatDies:
         pool(1)
         assert all(placed(made))
 
+    @pytest.mark.long
     def test_one_that_dies_while_the_group_is_created_leaves_nothing_half_done(
         self, cluster: LocalCluster, pool: Pool
     ) -> None:

@@ -30,6 +30,8 @@ from stead.ray.page import FOLDER, read_name
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
+pytestmark = pytest.mark.long
+
 NODES: list[dict[str, Any]] = [
     {"num_cpus": 1, "name": "head", "labels": {"zone": "b"}, "taints": "static=yes:PreferNoSchedule"},
     {"num_cpus": 2, "name": "one", "labels": {"zone": "a"}},

@@ -27,6 +27,8 @@ from stead.ray.passes import FULL, GroupPlugs
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
+pytestmark = pytest.mark.long
+
 SELECTOR = {"disk": "ssd"}
 BEFORE, WITHIN, AFTER = Step(WRITE, "before"), Step(WRITE, "within"), Step(WRITE, "after")
 GRANTED, ANNOUNCED, SETTLED = Step(GRANT, "after"), Step(ANNOUNCE, "after"), Step(SETTLE, "after")

@@ -113,6 +113,7 @@ class TestWeights:
         assert landed(cluster, 1, scheduling_strategy=actor_affinity(wanted)) == {chosen}
 
 
+@pytest.mark.long
 class TestSpread:
     def test_zones_are_filled_evenly(self, cluster: LocalCluster) -> None:
         with several(4, labels={"app": "web"}, spread={"zone": 1}) as actors:
@@ -282,6 +283,7 @@ def target(cluster: LocalCluster) -> Iterator[Any]:
         yield actor
 
 
+@pytest.mark.long
 class TestAllKindsOfWork:
     @pytest.fixture
     def near(self, target: Any) -> dict[str, Any]:

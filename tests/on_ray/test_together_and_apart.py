@@ -418,6 +418,7 @@ class TestWaiting:
             assert chosen.node == cluster.nodes[2].node_id
 
 
+@pytest.mark.long
 class TestTopology:
     """A7: together and apart by zone, and by a label that a running node gets."""
 

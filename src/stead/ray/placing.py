@@ -62,6 +62,7 @@ class Placing:
         self._is_open = True
         for command in self._early:
             self.evict(command) if isinstance(command, Evicted) else self.bind(command)
+        self._short = set(engine.waiting)  # why each waits was told before, and is not told again
         known = {*engine.placed, *engine.waiting}
         self._unheard = [*self.decided.unheard(known), *self.groups.unheard(known)]
         self._news = NewsOfActors(self._address, self.decided.is_of_interest, self._wake)
