@@ -102,7 +102,8 @@ def _finished(driver: subprocess.Popen[str]) -> dict[str, Any]:
     out, _ = driver.communicate("end\n", timeout=FINISH_S * 3)
     if driver.returncode:
         raise AssertionError(f"a driver of the chaos run ended with {driver.returncode}")
-    said: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    # Ray itself may have something to say, before and after.
+    said: dict[str, Any] = json.loads(next(line for line in reversed(out.splitlines()) if line.startswith('{"done"')))
     return said
 
 
