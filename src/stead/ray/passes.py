@@ -1,6 +1,6 @@
 """Passes: custom resources that only stead grants, so that Ray itself keeps work where it may be.
 
-Rule: the only file that changes a node's resources, and always in the order of `Passes.settle`. A pass stands for
+Rule: beside `tickets` the only file that changes a node's resources, in the order of `Passes.settle`. A pass is for
 one set of rules and has one or more names, its generations. Every name is granted on exactly the nodes that the
 engine allows. New submissions use the current generation; when a node is lost to a pass, they move to a name that
 was never usable there, because Ray's leased workers go on with the old one for a while.

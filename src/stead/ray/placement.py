@@ -18,9 +18,8 @@ from stead.labelling import Labels
 from stead.ray.attach import Connection, connection
 from stead.ray.book import GroupAsked
 from stead.ray.compile import RESOURCE_PREFIX, Pass, Route, route
-from stead.ray.marks import rare_taint
+from stead.ray.submission import with_rare
 from stead.resources import Resources
-from stead.taints import Toleration
 
 NODE_ID = "ray.io/node-id"
 _GOOD = "for example [{'bundles': [{'GPU': 1}], 'bundle_label_selector': [{'gpu_type': 'A100'}]}]"
@@ -191,7 +190,5 @@ def _paired(bundles: list[dict[str, float]], selectors: Any) -> list[tuple[dict[
 def _route(link: Connection, bundle: Mapping[str, float], selector: Any, tolerations: Any) -> tuple[Route, Pass]:
     """The route of a bundle and its pass; a bundle with a rare resource tolerates that resource's taint by itself."""
     asked = route({"label_selector": selector, "tolerations": tolerations})
-    rare = link.page().rare
-    own = [Toleration(rare_taint(rare[name]).key) for name in bundle if name in rare]
-    admits = asked.wish.admits
-    return asked, Pass(admits.selector, (*admits.tolerations, *own)) if own else admits
+    page = link.page()
+    return asked, with_rare(asked.wish, tuple(name for name in page.rare if bundle.get(name)), page).admits

@@ -282,7 +282,7 @@ def admit(
     page = link.page()
     wish = PLAIN if asked is None else asked.wish
     if page.rare:
-        wish = _with_rare(wish, tuple(name for name in page.rare if (amounts or resources).get(name)), page)
+        wish = with_rare(wish, tuple(name for name in page.rare if (amounts or resources).get(name)), page)
     if wish is PLAIN and not (_State.always or page.bound):
         if asked is not None and asked.per_node:
             resources.update(implicit(asked, link.namespace))
@@ -316,7 +316,7 @@ def admit(
 def _tolerated(link: Connection, asked: Route, resources: Mapping[str, float]) -> tuple[Toleration, ...]:
     page = link.page()
     rare = tuple(name for name in page.rare if resources.get(name))
-    return _with_rare(asked.wish, rare, page).admits.tolerations
+    return with_rare(asked.wish, rare, page).admits.tolerations
 
 
 def _admit_all(
@@ -406,7 +406,7 @@ def _with_rare_names(wish: Wish, names: tuple[str, ...]) -> Wish:
     return Wish(admits, wish.choices, wish.prefers)
 
 
-def _with_rare(wish: Wish, resources: tuple[str, ...], page: Page) -> Wish:
+def with_rare(wish: Wish, resources: tuple[str, ...], page: Page) -> Wish:
     """Work that asks for a rare resource tolerates that resource's taint by itself."""
     return _with_rare_names(wish, tuple(page.rare[name] for name in resources)) if resources else wish
 
