@@ -35,8 +35,9 @@ PROGRAM = """
     ray.init(sys.argv[1], log_to_driver=False, logging_level="error")
     plain = ray.get([where.remote() for _ in range(4)], timeout=60) + ray.get(nested.remote(), timeout=60)
     tolerant = where.options(tolerations={"team": stead.In("blue")}, label_selector={"zone": "a"})
+    there = ray.get(tolerant.remote(), timeout=60)  # by now the worker has joined
     nodes = [[dict(node.labels), dict(node.sources), [str(taint) for taint in node.taints]] for node in stead.nodes()]
-    print(json.dumps({"plain": plain, "tolerant": ray.get(tolerant.remote(), timeout=60), "nodes": nodes}))
+    print(json.dumps({"plain": plain, "tolerant": there, "nodes": nodes}))
 """
 
 

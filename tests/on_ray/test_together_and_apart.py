@@ -42,6 +42,7 @@ from stead import (
     label_not_in,
     node_affinity,
 )
+from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 
 NODES: list[dict[str, Any]] = [
@@ -94,6 +95,13 @@ def tickets() -> list[str]:
     return [name for name in ray.cluster_resources() if name.startswith("stead.t/")]
 
 
+def nothing_else_runs(cluster: LocalCluster, anchors: dict[str, Any]) -> bool:
+    """Whether tasks of tests before are over, for stead and for Ray: a preference gives way where there is no room."""
+    others = set(connection().ask("registered_ids")) - {anchor._actor_id.hex() for anchor in anchors.values()}
+    free = ray._private.state.state.available_resources_per_node()
+    return not others and all(free[node.node_id].get("CPU") == node.spec.num_cpus for node in cluster.nodes)
+
+
 @contextmanager
 def held_back(word: str, **options: Any) -> Iterator[Any]:
     """An actor that has no place until a node is labelled with that word."""
@@ -133,6 +141,7 @@ class TestByHandle:
         self, cluster: LocalCluster, anchors: dict[str, Any], name: str
     ) -> None:
         written, allowed = BY_HANDLE[name]
+        wait_for(lambda: nothing_else_runs(cluster, anchors), SOON_S, "room for what has only a preference")
         assert landed(cluster, 2, scheduling_strategy=actor_affinity(written(**anchors))) <= allowed
 
     @pytest.mark.parametrize("name", ["near one, hard by position", "apart from both", "near the other, softly"])
