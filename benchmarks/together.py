@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -141,19 +142,19 @@ def _made_pairs(actor: Any, count: int, by: str) -> None:
 def _pairs(actor: Any) -> list[Row]:
     """Every actor starts a process, also where workers idle: Ray 2.60 gives no worker that ran a task to an actor."""
     _made_pairs(actor, 1, "affinity")
-    one = {by: median(_taken(lambda by=by: _made_pairs(actor, 1, by)) for _ in range(PAIR_ROUNDS)) for by in PAIR}
-    times: dict[str, list[float]] = {by: [] for by in PAIR}
-    for number in range(PAIR_ROUNDS):
-        for by in PAIR if number % 2 else reversed(PAIR):
-            times[by].append(_taken(lambda by=by: _made_pairs(actor, PAIRS, by)))  # type: ignore[misc]  # bound by its default
+    one, times = ({by: list[float]() for by in PAIR} for _ in range(2))
+    for count, taken in ((1, one), (PAIRS, times)):
+        for number in range(PAIR_ROUNDS):
+            for by in PAIR if number % 2 else reversed(PAIR):
+                taken[by].append(_taken(partial(_made_pairs, actor, count, by)))
     ours, theirs = (median(times[by]) for by in ("affinity", "groups"))
+    our_one, their_one = (median(one[by]) * 1e3 for by in ("affinity", "groups"))
     best = min(times["affinity"]) / min(times["groups"])
     name = f"{PAIRS} pairs together, by affinity beside placement groups, p50 of {PAIR_ROUNDS}"
     (lines, calls), (group_lines, group_calls) = _written(_pair_by_affinity), _written(_pair_by_group)
-    ratio = one["affinity"] / one["groups"]
     return [
         Row(f"{name} (best: {best:.2f}x)", ours, "s", theirs, ours / theirs, "<= 1.1", ours / theirs <= 1.1),
-        Row(f"one pair, p50 of {PAIR_ROUNDS}", one["affinity"] * 1e3, "ms", one["groups"] * 1e3, ratio, "", None),
+        Row(f"one pair, p50 of {PAIR_ROUNDS}", our_one, "ms", their_one, our_one / their_one, "", None),
         Row("lines for a pair, beside a placement group (A8)", lines, "", group_lines, lines / group_lines, "", None),
         Row("calls for a pair, beside a placement group (A8)", calls, "", group_calls, calls / group_calls, "", None),
     ]

@@ -26,6 +26,7 @@ from workload import (
     occupied,
     resident,
     run_driver,
+    tickets,
     waits,
     where,
 )
@@ -61,13 +62,6 @@ def at(name: str) -> Any:
 
 def codes(what: Any) -> set[str]:
     return {refusal.reason.code for verdict in stead.why(what).verdicts for refusal in verdict.refusals}
-
-
-def tickets() -> list[tuple[str, str]]:
-    """Every ticket there is, with its node."""
-    return [
-        (node["NodeName"], name) for node in ray.nodes() for name in node["Resources"] if name.startswith("stead.t/")
-    ]
 
 
 def nothing_is_left() -> bool:

@@ -24,6 +24,7 @@ from workload import (
     occupied,
     resident,
     run_driver,
+    tickets,
     waits,
     where,
 )
@@ -89,10 +90,6 @@ def at(name: str) -> Any:
 def codes(what: Any) -> set[str]:
     """The stable codes of all reasons why something waits."""
     return {refusal.reason.code for verdict in stead.why(what).verdicts for refusal in verdict.refusals}
-
-
-def tickets() -> list[str]:
-    return [name for name in ray.cluster_resources() if name.startswith("stead.t/")]
 
 
 def nothing_else_runs(cluster: LocalCluster, anchors: dict[str, Any]) -> bool:

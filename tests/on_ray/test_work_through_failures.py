@@ -14,6 +14,7 @@ import pytest
 import ray
 from conftest import ClusterOf
 from waiting import wait_for
+from workload import tickets
 
 import stead
 from stead import Exists, actor_affinity, affinity, anti_affinity
@@ -65,11 +66,6 @@ def clean(cluster: LocalCluster) -> Iterator[None]:
             stead.untaint(node.id, [taint.key for taint in node.taints])
     wait_for(lambda: not connection().ask("registered_ids"), 40, "the end of all work of the test")
     wait_for(lambda: not tickets(), 40, "the end of all tickets")
-
-
-def tickets() -> list[str]:
-    totals = ray._private.state.state.total_resources_per_node()
-    return [name for names in totals.values() for name in names if name.startswith("stead.t/")]
 
 
 def where(actor: Any, seconds: float = 60) -> str:

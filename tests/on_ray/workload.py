@@ -82,6 +82,12 @@ def landed(cluster: LocalCluster, times: int = 3, **options: Any) -> set[int]:
     return indexes(cluster, [where.options(**options).remote() for _ in range(times)])
 
 
+def tickets() -> list[str]:
+    """Every ticket that some node has."""
+    totals = ray._private.state.state.total_resources_per_node()
+    return [name for names in totals.values() for name in names if name.startswith("stead.t/")]
+
+
 def waits(*refs: Any) -> bool:
     """Whether none of the work starts while we watch."""
     return not ray.wait(list(refs), timeout=STILL_S, fetch_local=False)[0]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -134,6 +135,32 @@ def fallback(stage: Stage) -> None:
     )
 
 
+def together(stage: Stage) -> None:
+    """actors near and apart from another one, and two tasks in a placement group"""
+    cache = stage.actor.options(num_cpus=0, label_selector={"zone": "b"}).remote()
+    near = stead.actor_affinity(stead.affinity(cache))
+    apart = stead.actor_affinity(stead.anti_affinity(cache))
+    beside = stage.actor.options(num_cpus=0, scheduling_strategy=near).remote()
+    spare = stage.actor.options(num_cpus=0, scheduling_strategy=apart).remote()
+    actors = [
+        Piece("cache", "zone = b", cache.place.remote()),
+        Piece("reader", "near cache", beside.place.remote()),
+        Piece("spare", "apart from cache", spare.place.remote()),
+    ]
+    stage.pieces += actors
+    group = stead.placement_group([{"CPU": 1}] * 2, "STRICT_SPREAD", bundle_label_selector=[{"zone": "b"}] * 2)
+    members = [
+        stage.submit(
+            f"member-{index + 1}",
+            "in a group: zone = b, a node each",
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
+        )
+        for index in range(2)
+    ]
+    stage.settle(*actors, *members)
+    stead.remove_placement_group(group)
+
+
 def labels_change(stage: Stage) -> None:
     """a label that a node gets while it runs starts waiting work"""
     piece = stage.submit("scratch", "disk = ssd, which cpu-b got later", label_selector={"disk": "ssd"})
@@ -180,6 +207,7 @@ ACTS: tuple[Callable[[Stage], None], ...] = (
     tolerations,
     affinity,
     fallback,
+    together,
     labels_change,
     taints_change,
     deadline,
