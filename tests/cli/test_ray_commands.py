@@ -120,13 +120,15 @@ def test_the_demonstration_shows_every_kind_of_rule_and_leaves_nothing(tmp_path:
     done = as_process("demo", HOME=str(tmp_path), TMPDIR=str(place_for_files))
     assert (done.returncode, done.stderr) == (0, "")
     told, nodes, placed, waiting = done.stdout.split("\n\n")[:4]
-    assert len(told.splitlines()) == 10
+    assert len(told.splitlines()) == 11
     assert "cpu-a   zone=a                 team=blue (of blue, for two hours)" in nodes
     place = {line.split()[0]: line.split()[-1] for line in placed.splitlines()[1:]}
     assert {place[f"plain-{number}"] for number in (1, 2, 3, 4)} <= {"cpu-a", "cpu-b", "spot-b"}
     expected = {"trainer": "gpu-a", "steady": "cpu-b", "cheap": "spot-b", "flexible": "cpu-a", "scratch": "cpu-b"}
     assert {name: place[name] for name in expected} == expected
     assert place["dreamer"] in {"cpu-a", "cpu-b", "spot-b"}
+    assert place["reader"] == place["cache"] != place["spare"]
+    assert {place["member-1"], place["member-2"]} == {"cpu-b", "spot-b"}
     assert (place["later-1"] in {"cpu-b", "spot-b"}, place["blue-1"]) == (True, "cpu-a")
     reason = {line.split()[0]: line for line in waiting.splitlines()[1:]}
     assert list(reason) == ["infer", "stuck", "hurried"]
