@@ -157,6 +157,10 @@ class TestANodeThatDies:
         self, cluster: LocalCluster, pool: Pool
     ) -> None:
         first, second = pool(1, 1)
+        before = in_pool(2, "STRICT_SPREAD")  # so that the pass for such groups is there already
+        assert all(placed(before))
+        end(before)
+        wait_for(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"], what="room again")
         os.kill(second.raylet_pid, signal.SIGSTOP)  # it answers no more, and nobody knows yet
         made = in_pool(2, "STRICT_SPREAD")
         wait_for(lambda: state(made) == "PENDING", what="the beginning of its creation")

@@ -14,7 +14,7 @@ import pytest
 import ray
 from conftest import ClusterOf
 from waiting import wait_for
-from workload import tickets
+from workload import landed, tickets
 
 import stead
 from stead import Exists, actor_affinity, affinity, anti_affinity
@@ -173,6 +173,15 @@ class TestNodesAndDrivers:
         cluster.add_node(num_cpus=2)
         wait_for(lambda: where(a) != home, 60, "the first on another node")
         assert where(b) == where(a)
+
+    def test_a_node_that_hangs_holds_up_nobody_else(self, cluster: LocalCluster) -> None:
+        """Its raylet is stopped, so it takes no grant; Ray itself would give it up only after a minute."""
+        index, node = next((index, node) for index, node in enumerate(cluster.nodes) if index and node.alive)
+        os.kill(node.raylet_pid, signal.SIGSTOP)
+        try:
+            assert index not in landed(cluster, 1, tolerations={"a_new_rule": Exists()})
+        finally:
+            os.kill(node.raylet_pid, signal.SIGCONT)
 
     def test_one_whose_partner_has_no_place_waits_for_it(self, cluster: LocalCluster) -> None:
         first, second = [node.node_id for node in cluster.nodes[1:] if node.alive][:2]

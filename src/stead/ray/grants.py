@@ -8,6 +8,7 @@ less (see `WEAKER`). Should Ray learn to change labels of a running node, this i
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -23,17 +24,44 @@ WEAKER = (
 )
 
 
+ANSWER_S = 3.0
+
+
 class Grants(Protocol):
     def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
-        """Make these the node's totals of these resources; 0 removes one. What is in use stays in use."""
+        """Make these the node's totals of these resources; 0 removes one. What is in use stays in use. Raises where
+        the node does not answer; it may still hear of it later."""
 
 
 class RayletGrants:
+    """A raylet that hangs would hold up the call until Ray gives it up, a minute later, and with it every other node;
+    so each call has a thread, and a node with a call under way gets no other one."""
+
     def __init__(self, gcs: Any) -> None:
         self._gcs = gcs
+        self._hanging: dict[str, threading.Thread] = {}
 
     def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
-        self._gcs.resize_raylet_resource_instances(node_id, dict(amounts))
+        hanging = self._hanging.get(node_id)
+        if hanging is not None and hanging.is_alive():
+            raise RuntimeError(f"node {node_id} does not answer")
+        self._hanging.pop(node_id, None)
+        errors: list[Exception] = []
+
+        def call() -> None:
+            try:
+                self._gcs.resize_raylet_resource_instances(node_id, dict(amounts))
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call, name="stead-grant", daemon=True)
+        thread.start()
+        thread.join(ANSWER_S)
+        if thread.is_alive():
+            self._hanging[node_id] = thread
+            raise RuntimeError(f"node {node_id} did not answer within {ANSWER_S:g} s")
+        if errors:
+            raise errors[0]
 
 
 def detect(gcs: Any) -> Grants | None:

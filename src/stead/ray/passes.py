@@ -153,9 +153,8 @@ class Passes:
                     withdrawn = self._asserted.get((node_id, name), (FULL, 0.0))[0] != FULL
                     if withdrawn or seen[node_id].get(name, 0.0) < FULL:
                         wanted[node_id][name] = FULL
-        for node_id, amounts in wanted.items():
-            self._set(node_id, amounts)
-        return [(node_id, name) for node_id, amounts in wanted.items() for name in amounts]
+        done = {node_id: amounts for node_id, amounts in wanted.items() if self._set(node_id, amounts)}
+        return [(node_id, name) for node_id, amounts in done.items() for name in amounts]
 
     def _move_on(
         self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]], losing: set[tuple[str, str]]
@@ -183,9 +182,8 @@ class Passes:
             for node_id in forbidden if issued.everywhere else ():
                 if not seen[node_id].get(name):
                     changes[node_id][name] = BOTH
-        for node_id, amounts in changes.items():
-            self._set(node_id, amounts)
-        made = [(id, name, amount) for id, amounts in changes.items() for name, amount in amounts.items()]
+        done = {node_id: amounts for node_id, amounts in changes.items() if self._set(node_id, amounts)}
+        made = [(id, name, amount) for id, amounts in done.items() for name, amount in amounts.items()]
         return [(id, name) for id, name, amount in made if amount == FULL], [
             (id, name) for id, name, amount in made if amount == BOTH
         ]
@@ -343,17 +341,19 @@ class Passes:
             if node.total.get(TIMED, 0.0) < FULL and (node.id, TIMED) not in self._asserted:
                 self._set(node.id, {TIMED: FULL})
 
-    def _set(self, node_id: str, amounts: Mapping[str, float]) -> None:
+    def _set(self, node_id: str, amounts: Mapping[str, float]) -> bool:
+        """False: the node is going, or hangs. The next status does not show it, or the next round tries again."""
         if self._grants is None:
-            return
+            return False
         self._check()  # a controller that was replaced meanwhile stops here
         try:
             self._grants.set(node_id, amounts)
         except (RuntimeError, ValueError, ray.exceptions.RayError):
-            return  # the node is going: the next status will not show it
+            return False
         now = time.monotonic()
         for name, amount in amounts.items():
             self._asserted[node_id, name] = (amount, now)
+        return True
 
 
 def _is_shut(total: float, plugged: bool, everywhere: bool) -> bool:
