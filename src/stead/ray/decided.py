@@ -37,6 +37,7 @@ STUCK_S = 2.0
 """A grant that is not used for so long is looked at again: something else may have taken the room."""
 
 CLOSING_S = 5.0
+LEAVES_S = 10.0
 YOUNG_S = 30.0
 STARTS_S, STARTS_MAX_S = 3.0, 30.0
 CHECKED_MAX = 20
@@ -72,6 +73,7 @@ class Decided:
         self._placed: Mapping[str, str] = {}
         self._unsure: set[str] = set()  # after a restart: placed, but not granted (any more)
         self.evicting: dict[str, str] = {}  # id -> the node it has to leave
+        self._leaving: dict[str, tuple[float, Ask]] = {}  # by ticket, what is over; Ray's tables may not show it yet
         for what in book.registered():
             self._add(what)
 
@@ -195,7 +197,9 @@ class Decided:
         return [AskLost(what.id)]
 
     def _end(self, id: str) -> list[Fact]:
-        self.lives.pop(id, None)
+        life = self.lives.pop(id, None)
+        if life is not None and life.what.name and life.state == "running":
+            self._leaving[life.what.name] = (time.monotonic(), life.what.running)
         self.evicting.pop(id, None)
         self._tickets.ended(id)
         self._book.forget_registered([id])
@@ -317,14 +321,23 @@ class Decided:
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what registered work uses there as far as Ray's tables show it: its ticket is held."""
         mine: dict[str, list[Resources]] = defaultdict(list)
+        now = time.monotonic()
+        self._leaving = {name: left for name, left in self._leaving.items() if now - left[0] < LEAVES_S}
         for node in status.nodes.values():
             for name, total in node.total.items():
-                ticket = self._tickets.by_name.get(name)
-                if ticket is not None and total - node.available.get(name, 0.0) > ONE / 2:
-                    life = self.lives.get(ticket.id)
-                    if life is not None and node.id not in ticket.plugs:
-                        mine[node.id].append(life.what.running.choices[0].resources)
+                if name.startswith(TICKET) and total - node.available.get(name, 0.0) > ONE / 2:
+                    holder = self._holder(name, node.id)
+                    if holder is not None:
+                        mine[node.id].append(holder.choices[0].resources)
         return mine
+
+    def _holder(self, name: str, node: str) -> Ask | None:
+        """What runs by a ticket on a node; a plug holds one too."""
+        ticket = self._tickets.by_name.get(name)
+        if ticket is None:
+            return self._leaving[name][1] if name in self._leaving else None
+        life = self.lives.get(ticket.id)
+        return life.what.running if life is not None and node not in ticket.plugs else None
 
     # -- what the engine wants done
 

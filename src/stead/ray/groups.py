@@ -25,7 +25,7 @@ from stead.ray.page import ONE, PREFIX
 from stead.ray.tables import Status, Tables
 from stead.resources import UNIT, Resources
 
-LOOK_S, SHOWN_S = 1.0, 5.0
+LOOK_S, SHOWN_S, LEAVES_S = 1.0, 5.0, 10.0
 LOOKS_AGAIN_MAX = 6
 OWN_NAMES = "stead-"
 NEVER = f"{PREFIX}never"
@@ -47,6 +47,7 @@ class Groups:
         self.lives = {asked.group.id: GroupLife(asked, taken) for asked, taken in book.groups()}
         self._arrived: list[GroupAsked] = []
         self._over: list[str] = []
+        self._leaving: dict[str, GroupLife] = {}  # removed, but Ray's tables may not show that yet
         self._world: object = None
         self._looks_left, self._pause = 0, LOOK_S
         self._looked_again = 0.0
@@ -67,6 +68,8 @@ class Groups:
         """Remove a group, also one that Ray has not heard of. Work that waits with it goes on waiting, as in Ray."""
         life = self.lives.pop(id, None)
         self._book.forget_group(id)
+        if life is not None:
+            life.looked, self._leaving[id] = time.monotonic(), life
         if life is not None and life.taken is None:
             # Ray has to know it to say that it is removed. It must not find a place meanwhile: Ray 2.60 may lose what a
             # group holds that is removed while it is being placed.
@@ -194,7 +197,9 @@ class Groups:
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what bundles of these groups hold there, as far as Ray's tables show it."""
         found: dict[str, list[Resources]] = {}
-        for id, life in self.lives.items():
+        now = time.monotonic()
+        self._leaving = {id: life for id, life in self._leaving.items() if now - life.looked < LEAVES_S}
+        for id, life in (*self.lives.items(), *self._leaving.items()):
             for index, node in life.nodes.items():
                 row = status.nodes.get(node)
                 if row is not None and f"bundle_group_{index}_{id}" in row.total and life.taken is not None:
