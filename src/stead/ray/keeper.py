@@ -36,6 +36,7 @@ NODE_ADDRESS_WITH_DASHBOARD = "127.0.0.2"
 dashboard listens on every interface, as any cluster of `ray start` does; RAY_AUTH_MODE=token guards it."""
 
 END_SECONDS_MAX = 30.0
+SHOWS_UP_SECONDS_MAX = 75.0
 
 
 def keep(directory: str, owner: int) -> None:
@@ -157,6 +158,9 @@ class _Keeper:
             # The agents of the nodes then do what they do where the dashboard is not installed: almost nothing.
             ray_utilities: Any = import_module("ray._private.utils")
             ray_utilities.get_dashboard_dependency_error = lambda: ImportError("not wanted")
+        services: Any = import_module("ray._private.services")
+        if not isinstance(services.get_node, partial):
+            services.get_node = partial(_patiently, services.get_node)
         # Names of our own: Ray looks for free ones, and two nodes that start at once find the same.
         sockets = [f"{self.directory}/{kind}.{index}" for kind in ("plasma", "raylet")]
         for socket in sockets:
@@ -234,6 +238,18 @@ def _with_gcs(head: Any) -> Any:
 def _raylet_of(node: Any) -> subprocess.Popen[bytes]:
     raylet: subprocess.Popen[bytes] = node.all_processes["raylet"][0].process
     return raylet
+
+
+def _patiently(get_node: Callable[..., Any], *given: Any) -> Any:
+    """Ray gives a node half a minute to show up; several that start at once on a small machine may need longer."""
+    end = time.monotonic() + SHOWS_UP_SECONDS_MAX
+    while True:
+        try:
+            return get_node(*given)
+        except RuntimeError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def _below(pid: int) -> list[int]:
