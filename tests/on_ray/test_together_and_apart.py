@@ -190,6 +190,16 @@ class TestByHandle:
         with occupied(cluster.nodes[2].node_id, 2):
             assert landed(cluster, 1, scheduling_strategy=soft) == {1}
 
+    def test_it_gives_way_too_when_the_room_is_taken_at_the_last_moment(
+        self, cluster: LocalCluster, anchors: dict[str, Any]
+    ) -> None:
+        """Whoever is first, the task finds a place: on the node it likes, or on the other."""
+        soft = actor_affinity([affinity(anchors["two"], is_soft=True), affinity(list(anchors.values()))])
+        for _ in range(6):
+            ref = where.options(scheduling_strategy=soft).remote()
+            with occupied(cluster.nodes[2].node_id, 2):
+                assert indexes(cluster, [ref]) <= {1, 2}
+
     @pytest.mark.long
     def test_a_soft_anti_affinity_gives_way_when_nothing_else_is_there(
         self, cluster: LocalCluster, anchors: dict[str, Any]

@@ -391,3 +391,26 @@ def test_steads_own_decorator_does_the_same_where_nothing_is_patched(cluster: Lo
         "late": True,
         "patched": False,
     }
+
+
+LEAVES_EARLY = """
+    import json, sys, threading
+    import ray, stead
+
+    @ray.remote
+    def never():
+        pass
+
+    stead.init(sys.argv[1], log_to_driver=False, logging_level="error")
+    never.options(label_selector={"zone": "mars"}, deadline_s=1).remote()
+    ray.shutdown()
+    watching = [thread for thread in threading.enumerate() if thread.name == "stead-deadlines"]
+    for thread in watching:
+        thread.join(60)
+    print(json.dumps([len(watching), any(thread.is_alive() for thread in watching), ray.is_initialized()]))
+"""
+
+
+def test_a_deadline_that_passes_after_a_program_has_left_starts_no_other_ray(cluster: LocalCluster) -> None:
+    """By itself, Ray starts a cluster for whoever calls an actor and is attached to none."""
+    assert run_driver(LEAVES_EARLY, {}, cluster.address) == [1, False, False]

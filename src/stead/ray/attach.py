@@ -84,8 +84,17 @@ class Connection:
                     self._controller = find_or_start()
         return self._controller
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this process has left the cluster. To call the controller then would start a new Ray: by itself, Ray
+        does so for whoever is not attached."""
+        worker = ray._private.worker.global_worker
+        return not worker.connected or worker.core_worker is not self.core
+
     def ask(self, method: str, *given: Any, **named: Any) -> Any:
         """Call the controller and wait for its answer; its words come back as they are."""
+        if self.is_over:
+            raise Invalid("there is no connection to Ray any more; call stead.init() first")
         call = getattr(self.controller, method).remote(*given, **named)
         try:
             return _get(call)
@@ -224,7 +233,7 @@ class Deadlines:
                 refused = set(self._link.ask("overdue", list(ready)))
             except Exception:  # the controller restarts, or Ray is going down
                 time.sleep(0.2)
-                if not ray.is_initialized():
+                if self._link.is_over:
                     return
                 continue
             for id, (_, kind, what) in ready.items():
@@ -258,10 +267,12 @@ class Registrar:
                 while not self._waiting:
                     self._lock.wait()
                 batch, self._waiting = self._waiting, []
+            if self._link.is_over:
+                return
             try:
                 self._link.controller.register.remote(batch)
             except Exception:  # Ray is going down; what was submitted goes with it
-                if not ray.is_initialized():
+                if self._link.is_over:
                     return
                 log.exception("stead could not register work; it is tried again")
                 with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stead.asks import ASK_ID, Affinity, Ask, Choice
@@ -385,9 +385,10 @@ class Decided:
                 facts.append(AskLost(life.what.id))
         return facts
 
-    def stuck(self, changed: bool) -> list[Fact]:
+    def stuck(self, changed: bool, fork: Callable[[], Engine]) -> list[Fact]:
         """Grants that are not used although time has passed, or that something may speak against since: to be decided
-        again, where the engine would not choose that node any more."""
+        again, where the engine would not choose that node any more. `fork` knows what others use by now: they may have
+        taken the room after it was decided."""
         now, facts = time.monotonic(), list[Fact]()
         open_ones = [
             life
@@ -399,14 +400,14 @@ class Decided:
         for life in open_ones[:CHECKED_MAX]:
             life.checked = now
             id, node = life.what.id, self._tickets.is_open(life.what.id)
-            if not self._still_fits(life.what.ask, node) and self._tickets.revoke(id, node):
+            if not _still_fits(fork(), life.what.ask, node) and self._tickets.revoke(id, node):
                 facts.append(AskLost(id))
         return facts
 
-    def _still_fits(self, ask: Ask, node: str) -> bool:
-        fork = self._engine.fork()
-        fork.apply(AskEnded(ask.id))
-        return any(node in nodes for nodes in fork.candidates(ask))
+
+def _still_fits(engine: Engine, ask: Ask, node: str) -> bool:
+    engine.apply(AskEnded(ask.id))
+    return any(node in nodes for nodes in engine.candidates(ask))
 
 
 def named_by(ask: Ask, apart: bool = False) -> set[str]:

@@ -156,7 +156,7 @@ class Placing:
             self.groups.carry_out(status)
             if self.decided.is_idle and self.tickets.is_settled:
                 return
-            self._refuted += self.decided.stuck(self._lost or nodes_changed)
+            self._refuted += self.decided.stuck(self._lost or nodes_changed, lambda: self.fork(status))
             self.tickets.sweep(status)
             self.tickets.carry_out(status)
         if self._refuted:

@@ -24,7 +24,9 @@ from stead.ray.grants import Grants
 from stead.ray.page import BOTH, ONE, TICKET
 from stead.ray.tables import Status
 
-REVOKE_S, SETTLES_S = 0.5, 10.0
+SETTLES_S = 10.0
+REVOKE_S = 1
+"""Whole seconds: of others Ray 2.60 takes only the whole part, and with 0.5 would not wait at all."""
 PLUG = "stead-ticket"
 
 
