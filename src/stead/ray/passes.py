@@ -379,7 +379,9 @@ class GroupPlugs:
         for _ in range(TRIES_MAX):
             self._groups.update({place: self._made(*place) for place in missing})
             end = time.monotonic() + 5.0
-            missing = [place for place in missing if not self._groups[place].wait(max(1, round(end - time.monotonic())))]
+            missing = [
+                place for place in missing if not self._groups[place].wait(max(1, round(end - time.monotonic())))
+            ]
             if not missing:
                 return
             self.remove(missing)
