@@ -84,7 +84,6 @@ class Connection:
                     self._controller = find_or_start()
         return self._controller
 
-    @property
     def is_over(self) -> bool:
         """Whether this process has left the cluster. To call the controller then would start a new Ray: by itself, Ray
         does so for whoever is not attached."""
@@ -93,7 +92,7 @@ class Connection:
 
     def ask(self, method: str, *given: Any, **named: Any) -> Any:
         """Call the controller and wait for its answer; its words come back as they are."""
-        if self.is_over:
+        if self.is_over():
             raise Invalid("there is no connection to Ray any more; call stead.init() first")
         call = getattr(self.controller, method).remote(*given, **named)
         try:
@@ -233,7 +232,7 @@ class Deadlines:
                 refused = set(self._link.ask("overdue", list(ready)))
             except Exception:  # the controller restarts, or Ray is going down
                 time.sleep(0.2)
-                if self._link.is_over:
+                if self._link.is_over():
                     return
                 continue
             for id, (_, kind, what) in ready.items():
@@ -267,12 +266,12 @@ class Registrar:
                 while not self._waiting:
                     self._lock.wait()
                 batch, self._waiting = self._waiting, []
-            if self._link.is_over:
+            if self._link.is_over():
                 return
             try:
                 self._link.controller.register.remote(batch)
             except Exception:  # Ray is going down; what was submitted goes with it
-                if self._link.is_over:
+                if self._link.is_over():
                     return
                 log.exception("stead could not register work; it is tried again")
                 with self._lock:
