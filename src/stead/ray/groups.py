@@ -28,6 +28,8 @@ from stead.resources import UNIT, Resources
 LOOK_S, SHOWN_S, LEAVES_S = 1.0, 5.0, 10.0
 LOOKS_AGAIN_MAX = 6
 OWN_NAMES = "stead-"
+BUNDLE = "bundle_group_"
+"""Ray gives a node one such resource for each bundle that it holds: with the bundle's index, and the group's id."""
 NEVER = f"{PREFIX}never"
 """A resource that no node ever has."""
 
@@ -199,12 +201,13 @@ class Groups:
         found: dict[str, list[Resources]] = {}
         now = time.monotonic()
         self._leaving = {id: life for id, life in self._leaving.items() if now - life.looked < LEAVES_S}
-        for id, life in (*self.lives.items(), *self._leaving.items()):
-            for index, node in life.nodes.items():
-                row = status.nodes.get(node)
-                if row is not None and f"bundle_group_{index}_{id}" in row.total and life.taken is not None:
-                    member = life.asked.group.alternatives[life.taken][index]
-                    found.setdefault(node, []).append(member.choices[0].resources)
+        for row in status.nodes.values():
+            for name in row.total:
+                index, _, id = name.removeprefix(BUNDLE).partition("_") if name.startswith(BUNDLE) else ("", "", "")
+                life = self.lives.get(id) or self._leaving.get(id)
+                if life is not None and life.taken is not None:
+                    member = life.asked.group.alternatives[life.taken][int(index)]
+                    found.setdefault(row.id, []).append(member.choices[0].resources)
         return found
 
     # -- groups that Ray gave up on
