@@ -27,6 +27,10 @@ WEAKER = (
 ANSWER_S = 3.0
 
 
+class NotSent(RuntimeError):
+    """The node has not answered an earlier call, so it was not even asked."""
+
+
 class Grants(Protocol):
     def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
         """Make these the node's totals of these resources; 0 removes one. What is in use stays in use. Raises where
@@ -44,7 +48,7 @@ class RayletGrants:
     def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
         hanging = self._hanging.get(node_id)
         if hanging is not None and hanging.is_alive():
-            raise RuntimeError(f"node {node_id} does not answer")
+            raise NotSent(f"node {node_id} does not answer")
         self._hanging.pop(node_id, None)
         errors: list[Exception] = []
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import ray
 
-from stead.ray.grants import Grants
+from stead.ray.grants import Grants, NotSent
 from stead.ray.page import BOTH, ONE, TICKET
 from stead.ray.tables import Status
 
@@ -106,7 +106,9 @@ class Tickets:
                 ticket.open.add(ticket.wanted)
                 changes.setdefault(ticket.wanted, {})[ticket.name] = BOTH
         for node, amounts in changes.items():
-            self._set(node, amounts)
+            if not self._set(node, amounts):
+                for name in amounts.keys() & self.by_name.keys():
+                    self.by_name[name].open.discard(node)  # the next round grants it again
 
     def revoke(self, id: str, node: str) -> bool:
         """Shut a grant that was not used yet. False: it is being used."""
@@ -177,15 +179,19 @@ class Tickets:
                 if is_shut and node.available.get(name, 0.0) >= total:  # nobody holds it
                     self._left_over[node.id][name] = 0.0
 
-    def _set(self, node: str, amounts: Mapping[str, float]) -> None:
+    def _set(self, node: str, amounts: Mapping[str, float]) -> bool:
+        """False: the node was not asked. One that was asked and did not answer may still hear of it."""
         if self._grants is None:
-            return  # then nothing is registered
+            return True  # then nothing is registered
         self._changed = time.monotonic()
         self._check()
         try:
             self._grants.set(node, amounts)
+        except NotSent:
+            return False
         except (RuntimeError, ValueError, ray.exceptions.RayError):
-            return  # the node is going: the next status will not show it
+            pass  # the node is going: the next status will not show it
+        return True
 
 
 def _remove(group: Any) -> None:
