@@ -5,11 +5,12 @@ Rule: a case here failed once; it stays so that its cause is found by name and n
 
 from __future__ import annotations
 
-from stead.asks import Affinity, Ask, Group, Spread
+from stead.asks import Affinity, Ask, Group, Spread, Strategy
 from stead.engine import Engine, Settings
 from stead.engine.changes import AddLabel, Drop
 from stead.engine.decisions import Evicted, Placed, Waiting
 from stead.engine.facts import (
+    AskEnded,
     AskLost,
     AskRunning,
     AskSubmitted,
@@ -18,9 +19,11 @@ from stead.engine.facts import (
     GroupSubmitted,
     NodeJoined,
     NodeLeft,
+    NodeResized,
 )
 from stead.labelling import ANYWHERE, Labels, Requirement, Selector
 from stead.node import Node
+from stead.resources import Resources
 from stead.taints import Effect, Taint
 
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
@@ -123,3 +126,33 @@ def test_a_missing_key_can_be_the_whole_obstacle_of_a_spread_over_two_keys() -> 
     change = engine.explain(Ask.of("w", {"GPU": 0.25}, spreads=(Spread("rack", ANYWHERE), Spread("zone", ANYWHERE))))
     assert change.change is not None
     assert [type(edit) for edit in change.change.edits] == [AddLabel]
+
+
+def test_a_group_is_not_overtaken_because_no_node_could_take_again_what_it_has_placed() -> None:
+    """`later` frees the GPU that the group lacks; where its other member runs, there are no CPUs any more."""
+    group = Group("g", ((Ask.of("g.cpu", {"CPU": 1}), Ask.of("g.gpu", {"GPU": 1})),))
+    engine = engine_after(
+        NodeJoined(Node.of("n", {"CPU": 1, "GPU": 1})),
+        AskSubmitted(Ask.of("later", {"GPU": 1}, priority=-1)),
+        NodeJoined(Node.of("m", {"GPU": 1})),
+        GroupSubmitted(group),
+        NodeLeft("m"),
+        NodeResized("n", Resources.of({"GPU": 1})),
+        AskLost("later"),
+    )
+    assert (engine.placed, engine.waiting) == ({"g.cpu": "n", "g.gpu": "n"}, ("later",))
+
+
+def test_a_group_looks_for_room_for_no_member_that_is_over() -> None:
+    """Nothing could ever take `g.gpu`; once it is over the group lacks a CPU only, and hears of one."""
+    group = Group("g", ((Ask.of("g.gpu", {"GPU": 1}), Ask.of("g.cpu", {"CPU": 1})),))
+    full = (NodeJoined(Node.of("n", {"CPU": 1})), cpu("full"), GroupSubmitted(group))
+    assert engine_after(*full, AskEnded("g.gpu"), AskEnded("full")).placed == {"g.cpu": "n"}
+    assert engine_after(*full, AskEnded("full"), AskEnded("g.gpu")).placed == {"g.cpu": "n"}
+
+
+def test_a_group_hears_that_a_member_which_ended_stands_apart_from_the_rest_no_more() -> None:
+    group = Group("g", ((Ask("g.0"), Ask("g.1")),), Strategy.STRICT_SPREAD)
+    nodes = (NodeJoined(Node("n")), NodeJoined(Node("m")))
+    engine = engine_after(*nodes, GroupSubmitted(group), NodeLeft("m"), AskEnded("g.0"))
+    assert engine.placed == {"g.1": "n"}

@@ -223,7 +223,7 @@ class Engine:
         group = self._groups.of_member.map.get(fact.ask)
         if group is not None:
             record = self._groups.records.map[group]
-            self._stop_if_complete(self._groups.update(record._replace(ended=record.ended | {fact.ask})))
+            self._wait_for_the_rest(self._groups.update(record._replace(ended=record.ended | {fact.ask})))
         self._board.work.went(self._board.fleet, fact.ask)
 
     def _ask_lost(self, fact: AskLost) -> None:
@@ -279,28 +279,28 @@ class Engine:
         if record.alternative is None:
             taken = next(i for i, ms in enumerate(record.group.alternatives) if member in {m.id for m in ms})
             record = self._groups.update(record._replace(alternative=taken))
-        if group in self._waiting:
-            self._wait_alone(record)
-        self._stop_if_complete(record)
+        self._wait_for_the_rest(record)
 
     def _wait_alone(self, record: GroupRecord) -> None:
-        """A group of which something has been placed waits (awake) with a shape of its own: what keeps it
+        """A group of which something is placed or over waits (awake) with a shape of its own: what keeps it
         waiting says nothing about groups that are whole."""
         group, since = record.group, self.now
         if group.id in self._waiting:
             since = self._waiting.line_of(group.id).since
             self._waiting.remove(group.id)
-        shape = GroupShape(group, self._board)
+        shape = GroupShape(group, self._board, record.lacking(self._board))
         self._wait(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
 
     def _lift(self, id: AskId) -> Placement:
         self._timers.left(id)
         return self._board.lift(id)
 
-    def _stop_if_complete(self, record: GroupRecord) -> None:
-        """A group stops waiting when nothing of the alternative taken has to be placed any more."""
+    def _wait_for_the_rest(self, record: GroupRecord) -> None:
+        """A group that waits lacks less now; when nothing of the alternative taken, it stops waiting."""
         if record.alternative is not None and record.group.id in self._waiting and not record.missing(self._board):
             self._waiting.remove(record.group.id)
+        elif record.group.id in self._waiting:
+            self._wait_alone(record)
 
     # -- decisions out
 

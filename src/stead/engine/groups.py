@@ -39,14 +39,16 @@ class Member(NamedTuple):
 
 
 class GroupShape:
-    """What equal groups share. A group that lost members waits with a shape of its own."""
+    """What equal groups share. A group of which something is placed or over waits with a shape of its own, made of
+    what it lacks (`GroupRecord.lacking`): what could take the rest again says nothing about it."""
 
     __slots__ = ("alternatives", "strategies")
 
-    def __init__(self, group: Group, board: Board) -> None:
+    def __init__(self, group: Group, board: Board, lacking: Sequence[Sequence[Ask]] | None = None) -> None:
         self.strategies: tuple[tuple[str, Strategy], ...] = (*group.topology, (NODE_ID, group.strategy))
         self.alternatives: tuple[tuple[Shape, ...], ...] = tuple(
-            tuple(board.shape_of(member) for member in members) for members in group.alternatives
+            tuple(board.shape_of(member) for member in members)
+            for members in (group.alternatives if lacking is None else lacking)
         )
 
     def hopes(self, board: Board) -> Nodes:
@@ -90,6 +92,16 @@ class GroupRecord(NamedTuple):
         placed = board.work.placements.map
         members = self.group.alternatives[self.alternative or 0]
         return [member for member in members if member.id not in placed and member.id not in self.ended]
+
+    def open(self) -> list[GroupRecord]:
+        """The record with the alternative taken, or, while there is none, with each of them in turn."""
+        if self.alternative is not None:
+            return [self]
+        return [self._replace(alternative=index) for index in range(len(self.group.alternatives))]
+
+    def lacking(self, board: Board) -> list[list[Ask]]:
+        """The members that have to be placed, of each alternative that is open."""
+        return [each.missing(board) for each in self.open()]
 
     def rows(self, board: Board) -> list[int]:
         """Where members of that alternative are already."""
@@ -149,9 +161,7 @@ class Groups:
 def place_missing(board: Board, shape: GroupShape, record: GroupRecord) -> GroupRecord | None:
     """Place what the group lacks: of the alternative it has, or of the first alternative that works. The
     record with that alternative, or None and the board as it was."""
-    known = record.alternative
-    for alternative in range(len(record.group.alternatives)) if known is None else (known,):
-        tried = record._replace(alternative=alternative)
+    for tried in record.open():
         members = [Member(ask, board.shape_of(ask)) for ask in tried.missing(board)]
         order = (record.moment, record.turn)
         if place_group(board, record.group.id, members, shape.strategies, tried.rows(board), *order):
