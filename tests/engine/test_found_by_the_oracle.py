@@ -156,3 +156,12 @@ def test_a_group_hears_that_a_member_which_ended_stands_apart_from_the_rest_no_m
     nodes = (NodeJoined(Node("n")), NodeJoined(Node("m")))
     engine = engine_after(*nodes, GroupSubmitted(group), NodeLeft("m"), AskEnded("g.0"))
     assert engine.placed == {"g.1": "n"}
+
+
+def test_work_that_waits_for_another_by_its_id_goes_before_later_equals_of_that_one() -> None:
+    by_id = Affinity(Selector.all_of(Requirement.is_in("ask_id", "target")))
+    near = Ask.of("near", {"CPU": 1}, affinities=((by_id,),))
+    engine = engine_after(NodeJoined(Node.of("n", {"CPU": 2})), AskSubmitted(near), ClockAdvanced(1.0))
+    engine.apply(cpu("target"), cpu("equal"))
+    order = [decision.ask for decision in engine.decide() if isinstance(decision, Placed)]
+    assert (order, engine.waiting) == (["target", "near"], ("equal",))

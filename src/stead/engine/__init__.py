@@ -343,7 +343,7 @@ class Engine:
         assert isinstance(sleeper, Shape | GroupShape)
         if isinstance(sleeper, GroupShape) or sleeper.one_by_one or self._board.work.watches(sleeper.kind):
             limit = 1  # each may wake others, or change where the next can go
-        run = list(islice(self._waiting.items_in(line).values(), limit))
+        run = list(islice(self._board.work.up_to_watched(self._waiting.items_in(line)), limit))
         if isinstance(sleeper, GroupShape):
             return self._decide_group(sleeper, self._groups.records.map[run[0].id], decisions)
         placed = self._place_run(line, sleeper, run, decisions)  # type: ignore[arg-type]  # shapes queue asks

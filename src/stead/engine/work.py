@@ -19,6 +19,7 @@ from stead.engine.targets import Targets, ids_named
 from stead.labelling import Labels, Selector
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 Kind = tuple[str, Labels]
 """(namespace, labels) of placed asks."""
@@ -137,6 +138,14 @@ class Work:
         if matched_by is None:
             return self._all_watched or any(matching.includes(kind) for matching in self._nodes.map)
         return self._all_watched or bool(matched_by)
+
+    def up_to_watched(self, items: Mapping[AskId, T]) -> Iterator[T]:
+        """The first items, up to one that other work means by its id: that may change where that work can go."""
+        watched = self._watched.map
+        for id, item in items.items():
+            yield item
+            if id in watched:
+                return
 
     # -- changes
 
