@@ -77,7 +77,8 @@ class Mirror:
             it: (self._place_times.get(it, (now, now))[0], now if it[1] == touched else self._place_times[it][1])
             for it in places
         }
-        self._waits_since = {id: self._waits_since.get(id, now) for id in oracle.waiting()}
+        without_any_place = [id for id in oracle.waiting() if not self._is_begun(id)]
+        self._waits_since = {id: self._waits_since.get(id, now) for id in without_any_place}
         self._had_a_place &= oracle.submitted.keys()
         self._had_a_place |= {oracle.member_of.get(ask, ask) for ask, _ in places}
         self.said = {id: refusals for id, refusals in self.said.items() if id in oracle.submitted}
@@ -209,9 +210,10 @@ class Mirror:
         return self._may_be_refused(id) and self._waits_since[id] < self._deadline(id)
 
     def _may_be_refused(self, id: str) -> bool:
-        """The same, or it came when its deadline was over; work that lost its place after that is spared."""
-        spared = id in self._had_a_place and self._waits_since[id] >= self._deadline(id)
-        return self.oracle.now >= self._deadline(id) and not spared and not self._is_begun(id)
+        """The same, or it came when its deadline was over; work that lost its (last) place after that is spared."""
+        if self.oracle.now < self._deadline(id) or self._is_begun(id):
+            return False
+        return id not in self._had_a_place or self._waits_since[id] < self._deadline(id)
 
     def _deadline(self, id: str) -> float:
         deadline = (self.oracle.groups.get(id) or self.oracle.asks[id]).deadline

@@ -8,7 +8,7 @@ from __future__ import annotations
 from stead.asks import Affinity, Ask, Group, Spread, Strategy
 from stead.engine import Engine, Settings
 from stead.engine.changes import AddLabel, Drop
-from stead.engine.decisions import Evicted, Placed, Waiting
+from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -165,3 +165,42 @@ def test_work_that_waits_for_another_by_its_id_goes_before_later_equals_of_that_
     engine.apply(cpu("target"), cpu("equal"))
     order = [decision.ask for decision in engine.decide() if isinstance(decision, Placed)]
     assert (order, engine.waiting) == (["target", "near"], ("equal",))
+
+
+def test_work_that_began_after_its_deadline_and_lost_its_place_at_once_is_placed_again() -> None:
+    late = Ask("w", deadline=5.0)
+    engine = engine_after(NodeJoined(Node("n")), ClockAdvanced(30.0), AskRunning(late, "n"))
+    engine.apply(AskLost("w"))
+    assert engine.decide() == [Placed("w", "n", 0)]
+
+
+def test_a_group_that_lost_the_last_of_its_places_after_its_deadline_is_placed_again() -> None:
+    """It began to wait before its deadline, but at its deadline part of it was placed."""
+    group = Group("g", ((Ask.of("g.0", {"CPU": 1}), Ask.of("g.1", {"GPU": 1})),), deadline=5.0)
+    began = (NodeJoined(Node.of("n", {"CPU": 1})), GroupSubmitted(group), AskRunning(group.alternatives[0][0], "n"))
+    engine = engine_after(*began, ClockAdvanced(5.0), AskLost("g.0"), ClockAdvanced(30.0))
+    assert engine.waiting == ("g",)
+    engine.apply(NodeJoined(Node.of("m", {"GPU": 1})))
+    assert [type(decision) for decision in engine.decide()] == [GroupPlaced]
+
+
+def test_a_group_is_spared_by_what_was_placed_and_not_by_what_ended() -> None:
+    """Its member ends in the breath in which its deadline passes; or after the group was spared."""
+    group = Group(
+        "g", ((Ask.of("g.0", {"GPU": 1}), Ask.of("g.1", {"GPU": 1}), Ask.of("g.2", {"GPU": 1})),), deadline=5.0
+    )
+    waits = engine_after(NodeJoined(Node("n")), GroupSubmitted(group))
+    spared = waits.fork()
+    waits.apply(ClockAdvanced(5.0), AskEnded("g.0"))
+    assert [type(decision) for decision in waits.decide()] == [Refused]
+    spared.apply(AskRunning(group.alternatives[0][1], "n"), ClockAdvanced(5.0), AskLost("g.1"), AskEnded("g.0"))
+    spared.decide()
+    assert spared.waiting == ("g",)
+
+
+def test_a_group_that_lost_the_last_of_its_places_before_its_deadline_is_refused_by_it() -> None:
+    group = Group("g", ((Ask.of("g.0", {"CPU": 1}), Ask.of("g.1", {"GPU": 1})),), deadline=5.0)
+    began = (NodeJoined(Node.of("n", {"CPU": 1})), GroupSubmitted(group), AskRunning(group.alternatives[0][0], "n"))
+    engine = engine_after(*began, ClockAdvanced(4.0), AskLost("g.0"))
+    engine.apply(ClockAdvanced(5.0))
+    assert [type(decision) for decision in engine.decide()] == [Refused]

@@ -266,12 +266,14 @@ class Engine:
         ask = placement.ask
         if placement.group is None:
             shape = self._board.shape_of(ask)
-            self._wait(Line(shape, ask.priority, placement.moment, placement.turn, self.now), {ask.id: ask})
+            self._waiting.add(Line(shape, ask.priority, placement.moment, placement.turn, self.now), {ask.id: ask})
+            self._timers.renew_deadline(ask.id, ask.deadline, self.now)
             return
         record = self._groups.records.map[placement.group]
         if not record.ended and not record.rows(self._board):
             record = self._groups.update(record._replace(alternative=None))  # all of it is decided again
         self._wait_alone(record)
+        self._timers.renew_deadline(record.group.id, record.group.deadline, self.now)
 
     def _member_runs(self, group: GroupId, member: AskId) -> None:
         """The cluster runs a member: its alternative is the one taken, and all of it may be there now."""
@@ -289,7 +291,7 @@ class Engine:
             since = self._waiting.line_of(group.id).since
             self._waiting.remove(group.id)
         shape = GroupShape(group, self._board, record.lacking(self._board))
-        self._wait(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
+        self._waiting.add(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
 
     def _lift(self, id: AskId) -> Placement:
         self._timers.left(id)
@@ -482,11 +484,9 @@ class Engine:
                 decisions.append(Refused(id, DeadlinePassed(deadline, refusals)))
 
     def _is_late(self, id: str, deadline: float) -> bool:
-        """Whether what waits is refused by its deadline: not if it lost its place after that, or part of it runs."""
-        line, record = self._waiting.line_of(id), self._groups.records.map.get(id)
-        began_late = line.since >= deadline and line.since != line.moment
-        runs = record is not None and record.alternative is not None
-        return self._waiting.item(id).deadline == deadline and not began_late and not runs
+        """Whether what waits is refused by its deadline: not if part of it runs."""
+        record = self._groups.records.map.get(id)
+        return self._waiting.item(id).deadline == deadline and (record is None or record.alternative is None)
 
     @property
     def next_moment(self) -> float | None:

@@ -18,6 +18,7 @@ from stead.taints import Taint
 class Timers:
     def __init__(self) -> None:
         self._deadlines: list[tuple[float, str]] = []
+        self._deadline_of: Sheet[str, float] = Sheet()
         self._evictions: list[tuple[float, AskId, Taint]] = []
         self._evict_at: Shelf[AskId, Taint, float] = Shelf()
         self._evicted: Sheet[AskId, None] = Sheet()
@@ -25,11 +26,21 @@ class Timers:
     def fork(self) -> Timers:
         twin = Timers()
         twin._deadlines, twin._evictions = list(self._deadlines), list(self._evictions)
+        twin._deadline_of = self._deadline_of.fork()
         twin._evict_at, twin._evicted = self._evict_at.fork(), self._evicted.fork()
         return twin
 
     def set_deadline(self, id: str, moment: float) -> None:
+        """It is late at that moment; a later call for the same id replaces this one."""
+        self._deadline_of.write()[id] = moment
         heapq.heappush(self._deadlines, (moment, id))
+
+    def renew_deadline(self, id: str, moment: float | None, now: float) -> None:
+        """It lost its place: a deadline still to come counts again; one that passed meanwhile spares it for good."""
+        if moment is not None and moment > now:
+            self.set_deadline(id, moment)
+        elif id in self._deadline_of.map:
+            del self._deadline_of.write()[id]
 
     def set_eviction(self, id: AskId, taint: Taint, moment: float) -> None:
         """The ask must go because of the taint; a later call for the same two replaces this one."""
@@ -38,7 +49,17 @@ class Timers:
 
     def passed_deadlines(self, now: float) -> Iterator[tuple[float, str]]:
         while self._deadlines and self._deadlines[0][0] <= now:
-            yield heapq.heappop(self._deadlines)
+            passed = self._pop_deadline()
+            if passed is not None:
+                yield passed
+
+    def _pop_deadline(self) -> tuple[float, str] | None:
+        """The first entry, taken off; None if it was replaced meanwhile, or spared."""
+        moment, id = heapq.heappop(self._deadlines)
+        if self._deadline_of.map.get(id) != moment:
+            return None
+        del self._deadline_of.write()[id]
+        return moment, id
 
     def due_evictions(self, now: float) -> Iterator[tuple[AskId, Taint]]:
         """Asks that must go, each with the taint that comes first; the caller says which are `evicted`."""
@@ -61,8 +82,9 @@ class Timers:
 
     def next_moment(self, waiting: Container[str]) -> float:
         """When the next entry comes up that still matters (a deadline: of what waits); infinity if none does."""
-        while self._deadlines and self._deadlines[0][1] not in waiting:
-            heapq.heappop(self._deadlines)
+        deadlines, deadline_of = self._deadlines, self._deadline_of
+        while deadlines and (deadlines[0][1] not in waiting or deadline_of.map.get(deadlines[0][1]) != deadlines[0][0]):
+            self._pop_deadline()
         while self._evictions and self._evict_at.read(self._evictions[0][1]).get(self._evictions[0][2]) is None:
             heapq.heappop(self._evictions)
         return min((heap[0][0] for heap in (self._deadlines, self._evictions) if heap), default=inf)
