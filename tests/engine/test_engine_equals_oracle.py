@@ -156,12 +156,24 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     @rule(ask=asks(choice_count_max=1), id=NODE)
     def run_elsewhere(self, ask: Ask, id: str) -> None:
         """The cluster runs work that the engine placed nowhere, or elsewhere."""
+        self._run(self.oracle.asks.get(ask.id, ask), id)
+
+    def _run(self, ask: Ask, id: str) -> None:
         assume(id in self.oracle.places)
-        ask = self.oracle.asks.get(ask.id, ask)
         assume(len(ask.choices) == 1 and self.oracle.placed.get(ask.id) != id)
         need = ask.choices[0].resources.get("GPU")
         assume(not need or self.oracle.places[id].fits_now("GPU", need))
         self.tell(AskRunning(ask, id))
+
+    @precondition(lambda self: self.oracle.member_of)
+    @rule(choose=st.data(), id=NODE)
+    def run_a_member(self, choose: st.DataObject, id: str) -> None:
+        """The cluster runs a member of a group that waits for it, or elsewhere; never of two alternatives at once."""
+        member = self.oracle.asks[choose.draw(st.sampled_from(sorted(self.oracle.member_of)))]
+        group = self.oracle.groups[self.oracle.member_of[member.id]]
+        rivals = [other.id for members in group.alternatives if member not in members for other in members]
+        assume(not self.oracle.placed.keys() & set(rivals))
+        self._run(member, id)
 
     @precondition(lambda self: self.oracle.placed)
     @rule(choose=st.data())
