@@ -9,7 +9,7 @@ it gives the same bytes or points at the first step that differs.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ class Journal:
         """For writing. A new journal begins with `settings`; an old one keeps its own, and the two must agree."""
         path = Path(path)
         with _in_words(path):
-            connection = sqlite3.connect(path, isolation_level=None)
+            connection = _connect(path.resolve().as_uri())
             try:
                 if not _is_empty(connection):
                     _check_kind(path, connection)  # before anything is written: it may be someone else's file
@@ -109,7 +109,7 @@ class Journal:
         if not path.is_file():
             raise Unreadable(f"there is no journal at {path}")
         with _in_words(path):
-            connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, isolation_level=None)
+            connection = _connect(f"{path.resolve().as_uri()}?mode=rw")
             try:
                 connection.execute("PRAGMA query_only = ON")
                 _check_kind(path, connection)
@@ -192,10 +192,11 @@ class Journal:
                 yield row
 
 
-def replay(journal: Journal, settings: Settings | None = None) -> Engine:
+def replay(journal: Journal, settings: Settings | None = None, progress: Callable[[int], None] | None = None) -> Engine:
     """The engine as it was after the last step: every fact applied again, every decision made again.
 
-    Raises `Diverged` at the first step whose decisions are not byte-equal to the written ones.
+    Raises `Diverged` at the first step whose decisions are not byte-equal to the written ones; `progress` is told
+    every step that is equal.
     """
     engine = Engine(settings or journal.settings)
     for entry in journal.read():
@@ -203,7 +204,14 @@ def replay(journal: Journal, settings: Settings | None = None) -> Engine:
         decided = engine.decide()
         if dumps(decided) != dumps(entry.decisions):
             raise Diverged(entry.step, entry.decisions, decided)
+        if progress is not None:
+            progress(entry.step)
     return engine
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    """Whoever has a journal sees to it that one thread at a time uses it; which one is nobody's business."""
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -27,7 +27,8 @@ from stead.errors import Invalid
 from stead.labelling import Labels, Requirement, Selector
 from stead.node import Node
 from stead.resources import Resources
-from stead.sim.scenario import load, parse, seconds
+from stead.sim.scenario import load, parse
+from stead.specs import seconds
 from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
 
 ROOT = Path(__file__).parent.parent.parent

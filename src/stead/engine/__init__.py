@@ -8,7 +8,6 @@ hold this object and contain no scheduling rule of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import groupby, islice
 from math import inf
 from typing import Any
@@ -30,6 +29,7 @@ from stead.engine.explain import (
     explain_group,
     explain_placed,
     explain_waiting,
+    feasible,
     telling_group_refusals,
     telling_refusals,
 )
@@ -54,6 +54,7 @@ from stead.engine.fleet import Column
 from stead.engine.groups import GroupRecord, Groups, GroupShape, place_missing
 from stead.engine.holds import hold_for_ask, hold_for_group, is_of_use
 from stead.engine.rules import Hold, dead_nodes_insisted_on
+from stead.engine.settings import DEFAULTS, Settings
 from stead.engine.shapes import Demand, Shape
 from stead.engine.timers import Timers
 from stead.engine.waiting import Item, Line, Lines
@@ -64,21 +65,6 @@ from stead.taints import Effect, Taint, stay_under
 
 __all__ = ["Engine", "Settings"]
 
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an engine is told once, at its start.
-
-    `patience`: seconds after which nodes are held for the oldest waiting work that could fit (None:
-    never). `hybrid_threshold`: how full a node gets before the hybrid policy turns to others.
-    """
-
-    patience: float | None = 60.0
-    hybrid_threshold: float = 0.5
-    seed: int = 0
-
-
-DEFAULTS = Settings()
 
 HOPELESS_MAX = 4096
 
@@ -533,20 +519,32 @@ class Engine:
         if isinstance(what, str):
             if what in self._board.work.placements.map:
                 return explain_placed(board, what)
-            if what in self._waiting:
-                what = self._waiting.item(what)
-            elif what in self._groups:
-                what = self._groups.records.map[what].group
-            elif what in self._groups.of_member.map:
-                what = self._groups.member(what)
-            else:
-                raise Invalid(f"nothing named {what!r} waits or is placed; an ask has to be submitted first")
+            what = self.item(what)
         if isinstance(what, Group):
             record = self._groups.records.map.get(what.id)
             return explain_group(board, what, record.alternative if record is not None else None)
         if what.id in board.work.placements.map:
             board.lift(what.id)  # an ask is never in its own way
         return explain_waiting(board, what)
+
+    def item(self, id: AskId | GroupId) -> Ask | Group:
+        """The ask or group of this name, as it was submitted."""
+        if id in self._board.work.placements.map:
+            return self._board.work.placements.map[id].ask
+        if id in self._waiting:
+            return self._waiting.item(id)
+        if id in self._groups:
+            return self._groups.records.map[id].group
+        if id in self._groups.of_member.map:
+            return self._groups.member(id)
+        raise Invalid(f"nothing named {id!r} waits or is placed; an ask has to be submitted first")
+
+    def feasible(self, ask: Ask) -> frozenset[NodeId]:
+        """The nodes that would take the ask if only they were empty, by any of its choices."""
+        board = self._board.fork(lasting=False)
+        if ask.id in board.work.placements.map:
+            board.lift(ask.id)
+        return frozenset(board.fleet.ids(feasible(board, board.shape_of(ask))))
 
     def candidates(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
         """The nodes that would take the ask now, per choice, in table order."""
@@ -567,6 +565,11 @@ class Engine:
         """Every placed ask and its node."""
         nodes = self._board.fleet.nodes.map
         return {id: nodes[placement.row].id for id, placement in self._board.work.placements.map.items()}
+
+    @property
+    def groups(self) -> Mapping[GroupId, Group]:
+        """Every group that waits or is placed."""
+        return {id: record.group for id, record in self._groups.records.map.items()}
 
     @property
     def waiting(self) -> tuple[str, ...]:

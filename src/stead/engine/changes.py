@@ -306,11 +306,8 @@ class _ChangeSearch:
     def _made(self, board: Board, ask: Ask, edit: Edit) -> Ask:
         """Make one edit: on the fork, or in the ask that is returned."""
         match edit:
-            case Tolerate(taint):
-                covering = Toleration(taint.key, frozenset({taint.value}), complement=False, effect=taint.effect)
-                return replace(ask, tolerations=(*ask.tolerations, covering))
-            case Widen() | Drop():
-                return _loosened(ask, edit)
+            case Tolerate() | Widen() | Drop():
+                return loosened(ask, edit)
             case FreeUp(node, resource, _):
                 need = dict(self.demand.needs)[resource]
                 board.fleet.free_up(board.fleet.rows.map[node], resource, need)
@@ -358,12 +355,19 @@ def _label_keys(reason: Reason) -> frozenset[str]:
     return frozenset()
 
 
-def _loosened(ask: Ask, edit: Widen | Drop) -> Ask:
-    """The ask with one requirement widened or one wish given up, wherever it stands."""
+def loosened(ask: Ask, edit: Edit) -> Ask:
+    """The ask with one more toleration, one requirement widened or one wish given up, wherever it stands; as it is
+    after an edit of a node."""
+    if isinstance(edit, Tolerate):
+        taint = edit.taint
+        covering = Toleration(taint.key, frozenset({taint.value}), complement=False, effect=taint.effect)
+        return replace(ask, tolerations=(*ask.tolerations, covering))
     if isinstance(edit, Widen):
         old = edit.requirement
         values = old.values - {edit.value} if old.complement else old.values | {edit.value}
         return _with_requirement(ask, old, (replace(old, values=values),))
+    if not isinstance(edit, Drop):
+        return ask
     what = edit.what
     if isinstance(what, Requirement):
         return _with_requirement(ask, what, ())

@@ -122,6 +122,18 @@ def _may_come_free(sets: Sequence[tuple[Reason, Nodes]]) -> bool:
     return bool(passing & ~lasting)
 
 
+def feasible(board: Board, shape: Shape) -> Nodes:
+    """Nodes that some choice is refused on for nothing but what is in use or held now, or not at all."""
+    found = 0
+    for demand in shape.demands:
+        lasting = 0
+        for reason, nodes in refused_sets(board, demand):
+            if not isinstance(reason, ShortOf | Reserved):
+                lasting |= nodes
+        found |= board.fleet.alive & ~lasting
+    return found
+
+
 def explain_waiting(board: Board, ask: Ask) -> Explanation:
     shape = board.shape_of(ask)
     sets = [refused_sets(board, demand) for demand in shape.demands]

@@ -126,6 +126,11 @@ def near(affinity: Affinity) -> str:
     return f"near {_work(affinity)}" + (f" (same {' and '.join(keys)})" if keys else "")
 
 
+def relation(affinity: Affinity) -> str:
+    """The same, or ``apart from a-1``."""
+    return near(affinity) if affinity.near else f"apart from {near(affinity).removeprefix('near ')}"
+
+
 def _work(affinity: Affinity) -> str:
     terms = affinity.selector.terms
     if len(terms) == 1 and len(terms[0]) == 1 and terms[0][0].key == ASK_ID:
@@ -143,7 +148,7 @@ def _wish(what: Requirement | Selector | Affinity | Spread | tuple[tuple[Affinit
     if isinstance(what, Selector):
         return f"the selector {what}"
     if isinstance(what, Affinity):
-        return f"'{near(what) if what.near else 'apart from ' + near(what).removeprefix('near ')}'"
+        return f"'{relation(what)}'"
     if isinstance(what, Spread):
         return f"the spread over {what.topology}"
     if isinstance(what, tuple):

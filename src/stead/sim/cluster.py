@@ -69,6 +69,7 @@ class SimCluster:
         self.timeline: list[Happening] = []
         self.submitted: dict[str, Ask | Group] = {}
         self.running: dict[AskId, NodeId] = {}
+        self.since: dict[str, float] = {}  # when work was submitted, or took its place
         self.ended: list[str] = []
         self.refused: list[Refused] = []
         self.progress = 0  # how often something happened that cannot happen for ever
@@ -100,6 +101,14 @@ class SimCluster:
             if self._still_comes(coming):
                 self._due.append(coming[2])
         return True
+
+    def hear(self, *facts: Fact, moment: float | None = None, instead_of: str = "") -> None:
+        """Something happens that is not in the scenario: now, or at a moment to come; then, if it has a name, in
+        place of what was to come under that name."""
+        if instead_of:
+            self._runs[instead_of] += 1
+        for fact in facts:
+            self._plan(self._now if moment is None else moment, fact, instead_of or None)
 
     # What the controller asks for.
 
@@ -157,8 +166,10 @@ class SimCluster:
             case AskEnded(id) | GroupEnded(id) if not self._is_on(id):
                 return False
             case AskSubmitted(ask):
+                self.since[ask.id] = self._now
                 self.submitted[ask.id] = self._members[ask.id] = ask
             case GroupSubmitted(group):
+                self.since[group.id] = self._now
                 self.submitted[group.id] = group
                 for member in (member for members in group.alternatives for member in members):
                     self._members[member.id] = member
@@ -192,6 +203,7 @@ class SimCluster:
     def _start(self, ask: AskId, node: NodeId) -> None:
         if self.running.get(ask) != node:
             self.running[ask] = node
+            self.since[ask] = self._now
             self._runs[ask] += 1
             self._plan(self._now, AskRunning(self._members[ask], node), ask)
 
@@ -213,7 +225,7 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
     cluster, engine = SimCluster(scenario), Engine(scenario.settings)
     controller = Controller(cluster, engine, journal)
     try:
-        _play(cluster, controller, until)
+        play(cluster, controller, until)
     except (MemoryError, OverflowError):
         raise Invalid(
             "the scenario is too large to be simulated here; take smaller counts and amounts, for example GPU: 8"
@@ -231,7 +243,8 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
     )
 
 
-def _play(cluster: SimCluster, controller: Controller, until: float | None) -> None:
+def play(cluster: SimCluster, controller: Controller, until: float | None) -> None:
+    """Go on until nothing more can happen, or until a moment."""
     steps = steps_here = told = progress = 0
     before = 0.0
     while cluster.advance(controller.engine.next_moment, until):
