@@ -1,0 +1,36 @@
+"""Conditions on the rows of a list, as people write them: ``state=waiting``, ``name!=a``, ``labels.zone=a``.
+
+Rule: a condition names a field that the list has, or it is refused with the names that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stead.errors import Invalid, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A field says this, or does not. `key` is of labels; without one their keys are meant, and of taints theirs."""
+
+    name: str
+    key: str
+    value: str
+    negated: bool
+
+
+def conditions(filters: Sequence[str], fields: Sequence[str]) -> list[Condition]:
+    found = []
+    for written in filters:
+        name, equals, value = written.partition("=")
+        if not equals:
+            raise Invalid(f"filter {written!r} must be like {fields[0]}=VALUE or {fields[0]}!=VALUE")
+        negated, name = name.endswith("!"), name.removesuffix("!").strip()
+        first, _, key = name.partition(".")
+        if first not in fields or (key and first != "labels"):
+            hint = did_you_mean(first, fields)
+            raise Invalid(f"there is no field {name!r} to filter by{hint}; known are {', '.join(fields)}")
+        found.append(Condition(first, key, value.strip(), negated))
+    return found

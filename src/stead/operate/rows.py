@@ -1,0 +1,269 @@
+"""All work of a snapshot, as rows that are counted, filtered and cut into pages.
+
+Rule: nothing here changes. Tables over all work are made once, when first asked for, and serve every snapshot in which
+the same work stands in the same places: a taint that moves nobody costs nothing here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from stead.asks import Ask, Group
+from stead.engine import Engine
+from stead.labelling import Selector
+from stead.operate.filters import Condition, conditions
+from stead.operate.views import amounts, rules_of
+
+WORK_FIELDS = ("id", "kind", "name", "state", "node", "namespace", "owner", "group", "labels", "count")
+QUESTIONS_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a cluster knows of one piece of work and the engine does not."""
+
+    kind: str = "ask"
+    name: str = ""
+    owner: str = ""
+    since: float | None = None
+    count: int = 1
+    hidden: bool = False  # it stands for what is in use by somebody, and is no work of its own
+
+
+UNKNOWN = Known()
+
+
+class Said(NamedTuple):
+    """What people see of a shape."""
+
+    resources: Mapping[str, float]
+    rules: tuple[str, ...]
+    labels: Mapping[str, str]
+
+
+class Rows:
+    """Ids of work in the order of lists: what waits comes first, as it will be tried, and then what runs."""
+
+    def __init__(self, engine: Engine, known: Mapping[str, Known]) -> None:
+        self._engine, self.known = engine, known
+        self._asks: dict[str, Ask] = {}
+        self._free: dict[str, Mapping[str, int]] = {}
+        self._shapes = Shapes()
+        self._said: dict[int, Said] = {}
+        self._answered: OrderedDict[object, Sequence[str]] = OrderedDict()
+
+    def of(self, id: str) -> Known:
+        return self.known.get(id, UNKNOWN)
+
+    def ask(self, id: str) -> Ask:
+        found = self._asks.get(id)
+        if found is None:
+            item = self._engine.item(id)
+            assert isinstance(item, Ask)
+            found = self._asks[id] = item
+        return found
+
+    def said(self, ask: Ask) -> Said:
+        """What it asks for; one value for all work of a shape."""
+        shape = self._shapes.of(ask)
+        found = self._said.get(shape)
+        if found is None:
+            found = self._said[shape] = Said(amounts(ask.choices[0].resources), rules_of(ask), dict(ask.labels))
+        return found
+
+    def kind(self, id: str) -> str:
+        known = self.of(id)
+        return "member" if known is UNKNOWN and id in self.group_of else known.kind
+
+    def owner(self, id: str) -> str:
+        return self.of(id).owner or self.ask(id).owner
+
+    def free(self, node: str) -> Mapping[str, int]:
+        """What is free on a node, in units."""
+        if node not in self._free:
+            self._free[node] = self._engine.free(node)
+        return self._free[node]
+
+    # -- tables
+
+    @cached_property
+    def placed(self) -> Mapping[str, str]:
+        return self._engine.placed
+
+    @cached_property
+    def in_line(self) -> Sequence[str]:
+        """Asks and groups that wait, in the order in which they will be tried."""
+        return self._engine.waiting
+
+    @cached_property
+    def groups(self) -> Mapping[str, Group]:
+        return self._engine.groups
+
+    @cached_property
+    def waiting_groups(self) -> frozenset[str]:
+        return frozenset(id for id in self.in_line if id in self.groups)
+
+    @cached_property
+    def group_of(self) -> Mapping[str, str]:
+        return {member.id: id for id, group in self.groups.items() for member in group.all_members}
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        return frozenset(id for id, known in self.known.items() if known.hidden)
+
+    @cached_property
+    def waiting(self) -> Sequence[str]:
+        hidden, groups = self.hidden, self.waiting_groups
+        found = [id for id in self.in_line if id not in groups and id not in hidden]
+        for id in self.in_line if groups else ():
+            if id in groups:
+                members = self.groups[id].alternatives[0]
+                found += [member.id for member in members if member.id not in self.placed]
+        return found
+
+    @cached_property
+    def running(self) -> Sequence[str]:
+        hidden = self.hidden
+        return [id for id in self.placed if id not in hidden] if hidden else list(self.placed)
+
+    @cached_property
+    def all(self) -> Sequence[str]:
+        return [*self.waiting, *self.running]
+
+    @cached_property
+    def by_node(self) -> Mapping[str, Sequence[str]]:
+        """Ids of the work on each node."""
+        found: dict[str, list[str]] = defaultdict(list)
+        placed = self.placed
+        for id in self.running:
+            found[placed[id]].append(id)
+        return dict(found)
+
+    @cached_property
+    def by_label(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """Every label of work: key -> value -> ids."""
+        alike: dict[object, list[str]] = {}
+        for id in self.all:
+            alike.setdefault(self.ask(id).labels, []).append(id)
+        found: dict[str, dict[str, list[str]]] = {}
+        shared: set[tuple[str, str]] = set()
+        for labels, ids in alike.items():
+            assert isinstance(labels, Mapping)
+            for key, value in labels.items():
+                values = found.setdefault(key, {})
+                if value in values:
+                    shared.add((key, value))
+                values.setdefault(value, []).extend(ids)
+        if shared:  # several kinds of work have it: back into the order of lists
+            place = {id: number for number, id in enumerate(self.all)}
+            for key, value in shared:
+                found[key][value].sort(key=place.__getitem__)
+        return found
+
+    def count(self, ids: Sequence[str]) -> int:
+        """How many pieces of work these rows stand for."""
+        known = self.known
+        return len(ids) if self._all_single else sum(known.get(id, UNKNOWN).count for id in ids)
+
+    @cached_property
+    def _all_single(self) -> bool:
+        return all(known.count == 1 for known in self.known.values())
+
+    # -- choosing
+
+    def chosen(self, filters: Sequence[str], selector: Selector | None) -> Sequence[str]:
+        """The rows for which every condition holds; the latest questions are remembered, for their next page."""
+        if not filters and selector is None:
+            return self.all
+        question = (tuple(filters), selector)
+        found = self._answered.get(question)
+        if found is None:
+            found = self._choose(conditions(filters, WORK_FIELDS), selector)
+            self._answered[question] = found
+            while len(self._answered) > QUESTIONS_KEPT:
+                self._answered.popitem(last=False)
+        return found
+
+    def _choose(self, wanted: Sequence[Condition], selector: Selector | None) -> Sequence[str]:
+        begin = next((each for each in wanted if self._is_indexed(each)), None)
+        found = self.all if begin is None else self._indexed(begin)
+        for condition in wanted:
+            if condition is not begin:
+                found = self._narrowed(found, condition)
+        if selector is not None:
+            fits: dict[object, bool] = {}
+            kept = []
+            for id in found:
+                labels = self.ask(id).labels
+                fit = fits.get(labels)
+                if fit is None:
+                    fit = fits[labels] = selector.matches(labels)
+                if fit:
+                    kept.append(id)
+            found = kept
+        return found
+
+    def _is_indexed(self, condition: Condition) -> bool:
+        by = condition.name in ("state", "node", "id") or (condition.name == "labels" and condition.key)
+        return bool(by) and not condition.negated
+
+    def _indexed(self, condition: Condition) -> Sequence[str]:
+        value = condition.value
+        match condition.name:
+            case "state":
+                return {"waiting": self.waiting, "running": self.running}.get(value, ())
+            case "node":
+                return self.by_node.get(value, ()) if value else self.waiting
+            case "id":
+                return [id for id in (value,) if id in self._listed]
+        return self.by_label.get(condition.key, {}).get(value, ())
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
+        return frozenset(self.all)
+
+    def _narrowed(self, ids: Sequence[str], condition: Condition) -> Sequence[str]:
+        key, value, negated = condition.key, condition.value, condition.negated
+        if condition.name == "labels" and key:
+            return [id for id in ids if (self.ask(id).labels.get(key) == value) != negated]
+        if condition.name == "labels":
+            return [id for id in ids if (value in self.ask(id).labels) != negated]
+        said = self._texts[condition.name]
+        return [id for id in ids if (said(id) == value) != negated]
+
+    @cached_property
+    def _texts(self) -> Mapping[str, Callable[[str], str]]:
+        """What a row says in each of its fields."""
+        placed, group_of = self.placed, self.group_of
+        return {
+            "id": lambda id: id,
+            "kind": self.kind,
+            "name": lambda id: self.of(id).name,
+            "state": lambda id: "running" if id in placed else "waiting",
+            "node": lambda id: placed.get(id, ""),
+            "namespace": lambda id: self.ask(id).namespace,
+            "owner": self.owner,
+            "group": lambda id: group_of.get(id, ""),
+            "count": lambda id: str(self.of(id).count),
+        }
+
+
+class Shapes:
+    """Numbers of shapes: equal for work that is interchangeable. Work of one spec shares its parts, so that most of it
+    is told apart without a look into them."""
+
+    def __init__(self) -> None:
+        self._by_parts: dict[tuple[int, ...], tuple[int, tuple[object, ...]]] = {}
+        self._by_shape: dict[object, int] = {}
+
+    def of(self, item: Ask | Group) -> int:
+        parts = item.shape_key
+        quick = tuple(map(id, parts))
+        known = self._by_parts.get(quick)
+        if known is None:  # its parts are kept, so that no other object gets their place in memory
+            known = self._by_parts[quick] = (self._by_shape.setdefault(parts, len(self._by_shape)), parts)
+        return known[0]

@@ -1,0 +1,354 @@
+"""A cluster at one moment: the engine, and what the cluster knows of nodes and work beside it; lists of both.
+
+Rule: a snapshot never changes. Lists are made once for each, when somebody asks, and a page is a slice of them, so
+that the hundredth page costs what the first does. What is the same as in the snapshot before is taken from it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
+
+from stead.asks import Group
+from stead.engine import Engine
+from stead.errors import Invalid, did_you_mean
+from stead.labelling import Labels, Selector
+from stead.node import Node
+from stead.operate.changes import Absent, Conflict
+from stead.operate.filters import Condition, conditions
+from stead.operate.rows import QUESTIONS_KEPT, UNKNOWN, Known, Rows
+from stead.operate.views import (
+    GroupView,
+    NodeView,
+    Page,
+    Summary,
+    TaintEnd,
+    WorkView,
+    amounts,
+    group_json,
+    resources_of,
+)
+from stead.resources import UNIT
+
+__all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "Query", "Snapshot"]
+
+T = TypeVar("T")
+
+PAGE = 100
+PAGE_MAX = 10_000
+
+NODE_FIELDS = ("id", "ip", "name", "draining", "taints", "labels", "runs")
+GROUP_FIELDS = ("id", "name", "state", "strategy", "owner")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which part of a list: conditions such as ``state=waiting``, and so many from the so-and-so-manieth on."""
+
+    filters: tuple[str, ...] = ()
+    selector: Selector | None = None
+    offset: int = 0
+    limit: int = PAGE
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (("offset", self.offset, 0, 10**9), ("limit", self.limit, 1, PAGE_MAX)):
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise Invalid(f"{name} must be a whole number from {least} to {most}, for example 100, not {value!r}")
+
+
+ALL = Query(limit=PAGE_MAX)
+
+
+class Snapshot:
+    """`measured` is what is free by the cluster's own count, where it has one; else the engine's holds.
+
+    `before` is given by a cluster that knows that no work came, went or moved since that snapshot, and that no node
+    joined, left or got another size: `known` is then as it was there.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        at: float,
+        known: Mapping[str, Known] | None = None,
+        ends: Iterable[TaintEnd] = (),
+        sources: Callable[[Node], Mapping[str, str]] | None = None,
+        measured: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]] | None = None,
+        title: str = "",
+        kind: str = "simulation",
+        before: Snapshot | None = None,
+    ) -> None:
+        self.engine, self.at, self.title, self.kind = engine, at, title, kind
+        self.rows: Rows = Rows(engine, known or {}) if before is None else before.rows
+        self._sources = sources
+        self._measured = measured or {}
+        self._ends: dict[str, list[TaintEnd]] = defaultdict(list)
+        for end in ends:
+            self._ends[end.node].append(end)
+        self._views: dict[str, tuple[Node, NodeView]] = {} if before is None else before._views
+        self._labels: dict[str, tuple[Node, Labels]] = {} if before is None else before._labels
+        self._answered: dict[object, Sequence[Node]] = {}
+        self._order = None if before is None else before._order_made
+
+    # -- nodes
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Node]:
+        return self.engine.nodes
+
+    @cached_property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """In the order of lists."""
+        nodes = self.by_id
+        return tuple([nodes[id] for id in self._order_made])
+
+    @cached_property
+    def _order_made(self) -> Sequence[str]:
+        if self._order is not None:
+            return self._order
+        titles = [(_natural(node.name or node.ip), _natural(id), id) for id, node in self.by_id.items()]
+        return [id for _, _, id in sorted(titles)]
+
+    @property
+    def by_node(self) -> Mapping[str, Sequence[str]]:
+        """Ids of the work on each node."""
+        return self.rows.by_node
+
+    def node(self, said: str) -> NodeView:
+        return self.view(self.find(said))
+
+    def find(self, said: str) -> Node:
+        """The node somebody means: by id, by the beginning of an id, by ip or by name."""
+        nodes = self.by_id
+        if said in nodes:
+            return nodes[said]
+        begin = [node for id, node in nodes.items() if len(said) >= 6 and id.startswith(said)]
+        found = begin or [node for node in nodes.values() if said and said in (node.ip, node.name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = [node.id for node in found[:10]] + (["..."] if len(found) > 10 else [])
+            raise Conflict(f"{_short(said)!r} is {len(found)} nodes: {', '.join(shown)}; give the id of one")
+        names = self._names
+        example = f"; a node is, for example, {min(names)!r}" if names else ""
+        raise Absent(f"there is no node {_short(said)!r} in this cluster{did_you_mean(said, names) or example}")
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        nodes = self.by_id
+        return frozenset({*nodes, *(node.name for node in nodes.values() if node.name)})
+
+    def nodes(self, query: Query = ALL) -> Page[NodeView]:
+        question = (query.filters, query.selector)
+        chosen = self._answered.get(question)
+        if chosen is None:
+            chosen = self._chosen(query)
+            if len(self._answered) < QUESTIONS_KEPT:  # for the next page
+                self._answered[question] = chosen
+        return _page(chosen, query, self.view)
+
+    def _chosen(self, query: Query) -> Sequence[Node]:
+        chosen: Sequence[Node] = self.all_nodes
+        for condition in conditions(query.filters, NODE_FIELDS):
+            chosen = self._narrowed(chosen, condition)
+        if query.selector is not None:
+            matches = query.selector.matches
+            chosen = [node for node in chosen if matches(self.labels_of(node))]
+        return chosen
+
+    def _narrowed(self, nodes: Sequence[Node], condition: Condition) -> Sequence[Node]:
+        key, value, negated = condition.key, condition.value, condition.negated
+        match condition.name:
+            case "labels" if key:
+                return [node for node in nodes if (node.label(key) == value) != negated]
+            case "labels":
+                return [node for node in nodes if (value in self.labels_of(node)) != negated]
+            case "taints":
+                return [node for node in nodes if any(taint.key == value for taint in node.taints) != negated]
+            case "runs":
+                return [node for node in nodes if (str(self._runs(node.id)) == value) != negated]
+            case "draining":
+                return [node for node in nodes if (str(node.draining).lower() == value) != negated]
+        name = condition.name
+        return [node for node in nodes if (getattr(node, name) == value) != negated]
+
+    def labels_of(self, node: Node) -> Labels:
+        """All labels of a node."""
+        made = self._labels.get(node.id)
+        if made is None or made[0] is not node:
+            made = self._labels[node.id] = (node, node.all_labels)
+        return made[1]
+
+    def _runs(self, node: str) -> int:
+        return self.rows.count(self.rows.by_node.get(node, ()))
+
+    def view(self, node: Node) -> NodeView:
+        ends = tuple(self._ends.get(node.id, ()))
+        made = self._views.get(node.id)
+        if made is None or made[0] is not node or made[1].ends != ends:
+            made = self._views[node.id] = (node, self._view(node, ends))
+        return made[1]
+
+    def _view(self, node: Node, ends: tuple[TaintEnd, ...]) -> NodeView:
+        labels = self.labels_of(node)
+        sources = self._sources(node) if self._sources is not None else dict.fromkeys(node.labels, "start")
+        total, available = self._amounts(node)
+        return NodeView(
+            node.id,
+            node.ip,
+            node.name,
+            dict(labels),
+            {key: sources.get(key, "stead") for key in labels},
+            node.taints,
+            ends,
+            node.draining,
+            total,
+            available,
+            self._runs(node.id),
+        )
+
+    def _amounts(self, node: Node) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """What the node has, and what is free of it."""
+        if node.id in self._measured:
+            return self._measured[node.id]
+        free = self.rows.free(node.id)
+        return amounts(node.capacity), {name: max(0, free.get(name, 0)) / UNIT for name in node.capacity}
+
+    @cached_property
+    def labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """Every label there is: key -> value -> ids of the nodes that have it."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for node in self.all_nodes:
+            for key, value in self.labels_of(node).items():
+                found.setdefault(key, {}).setdefault(value, []).append(node.id)
+        return found
+
+    @property
+    def work_labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """The same of work, placed or waiting."""
+        return self.rows.by_label
+
+    @cached_property
+    def greatest(self) -> Mapping[str, int]:
+        """Of each resource, the most that one node has, in units."""
+        found: dict[str, int] = {}
+        for node in self.all_nodes:
+            for name, units in node.capacity.items():
+                found[name] = max(units, found.get(name, 0))
+        return found
+
+    # -- work
+
+    @property
+    def known(self) -> Mapping[str, Known]:
+        return self.rows.known
+
+    def of(self, id: str) -> Known:
+        return self.rows.of(id)
+
+    def work(self, query: Query = ALL) -> Page[WorkView]:
+        return _page(self.rows.chosen(query.filters, query.selector), query, self._work)
+
+    def _work(self, id: str) -> WorkView:
+        rows = self.rows
+        ask, known, node = rows.ask(id), rows.of(id), rows.placed.get(id, "")
+        return WorkView(
+            id,
+            rows.kind(id),
+            known.name,
+            "running" if node else "waiting",
+            node,
+            *rows.said(ask),
+            ask.namespace,
+            known.owner or ask.owner,
+            rows.group_of.get(id, ""),
+            known.since,
+            known.count,
+        )
+
+    def one(self, id: str) -> WorkView:
+        """One piece of work by its id."""
+        if isinstance(self.engine.item(id), Group):
+            raise Invalid(f"{id!r} is a group; ask for one of its members, or for the groups")
+        return self._work(id)
+
+    def groups(self, query: Query = ALL) -> Page[GroupView]:
+        rows = self.rows
+        ids = sorted(rows.groups, key=lambda id: id not in rows.waiting_groups)
+        wanted = conditions(query.filters, GROUP_FIELDS)
+        if not wanted:
+            return _page(ids, query, lambda id: self._group(rows.groups[id]))
+        found = [self._group(rows.groups[id]) for id in ids]
+        for each in wanted:
+            found = [view for view in found if (str(group_json(view)[each.name]) == each.value) != each.negated]
+        return _page(found, query, lambda view: view)
+
+    def _group(self, group: Group) -> GroupView:
+        placed, known = self.rows.placed, self.of(group.id)
+        taken = next((each for each in group.alternatives if any(member.id in placed for member in each)), None)
+        members = taken or group.alternatives[0]
+        return GroupView(
+            group.id,
+            known.name,
+            "waiting" if group.id in self.rows.waiting_groups else "placed",
+            group.strategy.value,
+            tuple((member.id, placed.get(member.id, "")) for member in members),
+            resources_of(group) if taken is None else tuple(amounts(each.choices[0].resources) for each in members),
+            known.owner or group.owner,
+            known.since,
+        )
+
+    # -- in numbers
+
+    @cached_property
+    def summary(self) -> Summary:
+        total: dict[str, float] = defaultdict(float)
+        available: dict[str, float] = defaultdict(float)
+        for node in self.all_nodes:
+            has, free = self._amounts(node)
+            for name, amount in has.items():
+                total[name] += amount
+                available[name] += free.get(name, 0.0)
+        rows = self.rows
+        return Summary(
+            self.title,
+            self.kind,
+            self.at,
+            len(self.all_nodes),
+            sum(bool(node.taints) for node in self.all_nodes),
+            sum(node.draining for node in self.all_nodes),
+            rows.count(rows.running),
+            rows.count(rows.waiting),
+            len(rows.groups),
+            len(rows.waiting_groups),
+            {name: round(amount, 4) for name, amount in total.items()},
+            {name: round(amount, 4) for name, amount in available.items()},
+        )
+
+
+def _page(rows: Sequence[Any], query: Query, view: Callable[[Any], T]) -> Page[T]:
+    chosen = rows[query.offset : query.offset + query.limit]
+    return Page(tuple(map(view, chosen)), len(rows), query.offset)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+@lru_cache(maxsize=1 << 16)
+def _natural(text: str) -> tuple[Any, ...]:
+    """node-2 before node-10."""
+    parts: list[tuple[int, Any]] = []
+    number = ""
+    for character in f"{text}\0":
+        if character.isdecimal():
+            number += character
+            continue
+        if number:
+            parts.append((0, int(number[:1000])))
+            number = ""
+        parts.append((1, character))
+    return tuple(parts)

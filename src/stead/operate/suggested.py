@@ -1,0 +1,73 @@
+"""The smallest change that would let waiting work in, as facts that can be tried.
+
+Rule: it is the engine's own suggestion (`explain`), made in the world of a fork: work that is to ask for less is
+submitted anew under its own id, and what is to become free on a node is room that the node gets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stead.asks import Ask, Group
+from stead.engine.changes import AddCapacity, AddLabel, Change, FreeUp, Uncordon, loosened
+from stead.engine.facts import (
+    AskEnded,
+    AskSubmitted,
+    Fact,
+    GroupEnded,
+    GroupSubmitted,
+    NodeDrained,
+    NodeLabelled,
+    NodeResized,
+)
+from stead.errors import Invalid
+from stead.labelling import Labels
+from stead.operate.snapshot import Snapshot
+from stead.resources import Resources
+
+
+def suggested(id: str, snapshot: Snapshot) -> list[Fact]:
+    """What the smallest change for a waiting ask, or for the members of a group, comes to."""
+    engine = snapshot.engine
+    item, found = engine.item(id), engine.explain(id)
+    explained = {found.id: found, **{member.id: member for member in found.members}}
+    changes = {ask: each.change for ask, each in explained.items() if each.change is not None}
+    if not changes:
+        state = "has a place" if found.chosen is not None else "waits, but no small change would help it"
+        raise Invalid(f"there is nothing to suggest for {id!r}: it {state}")
+    facts: list[Fact] = []
+    for change in changes.values():
+        facts += [fact for fact in _on_nodes(change, snapshot) if fact not in facts]
+    if isinstance(item, Group):
+        members = tuple(_asking_less(member, changes.get(member.id)) for member in item.alternatives[0])
+        if members != item.alternatives[0]:
+            alternatives = (members, *item.alternatives[1:])
+            facts += [GroupEnded(id), GroupSubmitted(replace(item, alternatives=alternatives))]
+    else:
+        less = _asking_less(item, changes[id])
+        if less != item:
+            facts += [AskEnded(id), AskSubmitted(less)]
+    return facts
+
+
+def _on_nodes(change: Change, snapshot: Snapshot) -> list[Fact]:
+    facts: list[Fact] = []
+    more: dict[str, dict[str, int]] = {}
+    for edit in change.edits:
+        match edit:
+            case FreeUp(node, resource, amount) | AddCapacity(node, resource, amount):
+                added = more.setdefault(node, {})
+                added[resource] = added.get(resource, 0) + amount
+            case AddLabel(node, key, value):
+                facts.append(NodeLabelled(node, Labels({key: value})))
+            case Uncordon(node):
+                facts.append(NodeDrained(node, False))
+    for node, added in more.items():
+        facts.append(NodeResized(node, snapshot.engine.nodes[node].capacity + Resources(added)))
+    return facts
+
+
+def _asking_less(ask: Ask, change: Change | None) -> Ask:
+    for edit in change.edits if change is not None else ():
+        ask = loosened(ask, edit)
+    return ask

@@ -1,0 +1,296 @@
+"""What would happen if: changes tried on a fork, and the difference to now.
+
+Rule: nothing is changed. Both sides are decided by the engine, now with what it knows and then with the changes, so
+that only what the changes cause shows. Work that is evicted loses its place and is decided again, as on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from stead.asks import Ask, Group
+from stead.engine import Engine
+from stead.engine.decisions import Decision, Evicted, Refused
+from stead.engine.facts import (
+    AskLost,
+    AskSubmitted,
+    Fact,
+    GroupSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLeft,
+    NodeTainted,
+)
+from stead.errors import Invalid
+from stead.labelling import Labels
+from stead.node import Node
+from stead.operate.rows import Shapes
+from stead.operate.snapshot import Snapshot
+from stead.operate.suggested import suggested
+from stead.sections import Misplaced, Section, at
+from stead.specs import EVENT, GROUP, JOINED, VERBS, WORK, Reader, node_facts, some_text
+
+ROUNDS_MAX = 100
+FIELDS = ("changes", "work", "groups")
+KINDS = ("placed", "moved", "stranded", "blocked", "waiting", "refused")
+SUGGESTED = "suggested"  # the smallest change for a piece of work that waits
+TRIED = ("join", "leave", "drain", "undrain", "taint", "untaint", "label", "resize")
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What becomes of a piece of work, or of `count` equal ones: where it is now, and where it would be then."""
+
+    ids: tuple[str, ...]
+    name: str
+    before: str  # a node's id; "" if it waits, or is not there yet
+    after: str
+    why: str = ""  # the engine's words, for work that would wait
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Work that goes on running, but would not be let back onto its node; `nodes` could take it if they were empty."""
+
+    ids: tuple[str, ...]
+    name: str
+    node: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Now and then, side by side."""
+
+    placed: tuple[Fate, ...]  # waits now (or is new), and would have a place
+    moved: tuple[Fate, ...]  # runs now, and would run elsewhere
+    stranded: tuple[Fate, ...]  # runs now, and would wait
+    blocked: tuple[Fate, ...]  # would get a place now, and would wait then
+    waiting: tuple[Fate, ...]  # waits now and then, or is new and would wait
+    refused: tuple[Fate, ...]  # would be failed: every node it insists on is gone
+    stays: tuple[Stays, ...]  # runs on, and could not come back
+    nodes_before: int
+    nodes_after: int
+
+    @property
+    def harms(self) -> int:
+        """How many pieces of work would lose something."""
+        return sum(fate.count for fate in (*self.stranded, *self.blocked, *self.refused))
+
+
+# -- changes as people write them
+
+
+def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
+    """``{changes: [{taint: gpu-1, taints: team=blue}, {join: {capacity: {CPU: 8}}}], work: [...]}`` as facts."""
+    file = Section(written, "", FIELDS)
+    reader = Reader(used=lambda id: id in snapshot.by_id or _is_known(snapshot.engine, id))
+    facts: list[Fact] = []
+    for section in file.sections("changes", (*EVENT, SUGGESTED)):
+        if SUGGESTED in section:
+            only = Section(section.fields, section.path, (SUGGESTED,))
+            with at(only.place(SUGGESTED)):
+                facts += suggested(only.need(SUGGESTED, some_text, "'train-1'"), snapshot)
+            continue
+        verbs = [verb for verb in VERBS if verb in section]
+        if len(verbs) != 1 or verbs[0] not in TRIED:
+            said = " and ".join(verbs) or "none"
+            raise Misplaced(f"{section.path}: needs exactly one of {', '.join(TRIED)}, but has {said}")
+        verb = verbs[0]
+        if verb == "join":
+            facts += _joined(section, reader, snapshot)
+            continue
+        section = Section(section.fields, section.path, (verb, *VERBS[verb]))
+        for item, path in section.each(verb):
+            with at(path):
+                node = snapshot.find(some_text(item))
+            facts += node_facts(verb, node.id, section)
+    for section in file.sections("work", WORK):
+        reader.work(section)
+    for section in file.sections("groups", GROUP):
+        reader.group(section)
+    return [*facts, *(fact for _, fact in reader.moments)]
+
+
+def _joined(section: Section, reader: Reader, snapshot: Snapshot) -> Iterable[Fact]:
+    """Nodes that are not there yet: described, or like one that is."""
+    for joined in section.sections("join", (*JOINED, "like")):
+        fields = dict(joined.fields)
+        fields.setdefault("id", "new")
+        if "like" in fields:
+            with at(joined.place("like")):
+                like = snapshot.find(some_text(fields.pop("like")))
+            yield from _like(snapshot, like, Section(fields, joined.path, ("id", "count")), reader)
+        else:
+            yield from reader.joined(Section(fields, joined.path, JOINED))
+
+
+def _like(snapshot: Snapshot, node: Node, section: Section, reader: Reader) -> Iterable[Fact]:
+    """Copies of a node as a new one of its kind would be: without labels that were set while it ran, without taints
+    that are somebody's or have an end, and with names of their own."""
+    view = snapshot.view(node)
+    labels = Labels({key: value for key, value in node.labels.items() if view.sources[key] == "start"})
+    lent = {(end.key, end.effect) for end in view.ends if end.owner or end.job or end.until is not None}
+    taints = tuple(taint for taint in node.taints if (taint.key, taint.effect.value) not in lent)
+    for id in reader.names(section):
+        yield NodeJoined(Node(id, node.capacity, labels, taints, name=id))
+
+
+def _is_known(engine: Engine, id: str) -> bool:
+    try:
+        engine.item(id)
+    except Invalid:
+        return False
+    return True
+
+
+# -- trying them
+
+
+def what_if(snapshot: Snapshot, facts: Sequence[Fact]) -> Difference:
+    """What these facts would change."""
+    now, then = snapshot.engine.fork(), snapshot.engine.fork()
+    decided = _settle(now)
+    before = now.placed if decided else snapshot.rows.placed
+    then.apply(*facts)
+    refused = {decision.id for decision in _settle(then) if isinstance(decision, Refused)}
+    return _difference(snapshot, before, then, facts, refused)
+
+
+def _settle(engine: Engine) -> list[Decision]:
+    """Decide until nothing more comes of it; what was decided on the way."""
+    decided: list[Decision] = []
+    for _ in range(ROUNDS_MAX):
+        decisions = engine.decide()
+        decided += decisions
+        lost = [AskLost(decision.ask) for decision in decisions if isinstance(decision, Evicted)]
+        if not lost:
+            break
+        engine.apply(*lost)
+    return decided
+
+
+def _difference(
+    snapshot: Snapshot, before: Mapping[str, str], then: Engine, facts: Sequence[Fact], refused: set[str]
+) -> Difference:
+    rows, shapes = snapshot.rows, Shapes()
+    current, after, hidden = rows.placed, then.placed, rows.hidden
+    fates: dict[str, dict[tuple[Any, ...], list[str]]] = {}
+
+    def note(kind: str, id: str, start: str, end: str) -> None:
+        key = (_shape(shapes, then, snapshot.engine, id), start, end)
+        fates.setdefault(kind, {}).setdefault(key, []).append(id)
+
+    for id, node in current.items():
+        end = after.get(id)
+        if end == node or id in hidden:
+            continue
+        kind = "refused" if id in refused else "stranded" if end is None else "moved"
+        note(kind, id, node, end or "")
+    groups = [snapshot.rows.groups[id] for id in snapshot.rows.in_line if id in snapshot.rows.waiting_groups]
+    groups += [fact.group for fact in facts if isinstance(fact, GroupSubmitted)]
+    group_of = {**snapshot.rows.group_of, **{member.id: group.id for group in groups for member in group.all_members}}
+    for id in dict.fromkeys(_in_line(snapshot, facts, after, groups)):
+        if id in current or id in hidden:
+            continue
+        if id in refused:
+            note("refused", id, "", "")
+        elif id in after:
+            if before.get(id) != after[id]:
+                note("placed", id, "", after[id])
+        elif id in before:
+            note("blocked", id, before[id], "")
+        else:
+            note("waiting", id, "", "")
+    told = {
+        kind: tuple(_fate(snapshot, then, ids, start, end, group_of) for (_, start, end), ids in found.items())
+        for kind, found in fates.items()
+    }
+    return Difference(
+        **{kind: told.get(kind, ()) for kind in KINDS},
+        stays=_staying(snapshot, then, after, facts),
+        nodes_before=len(snapshot.by_id),
+        nodes_after=len(then.nodes),
+    )
+
+
+def _in_line(
+    snapshot: Snapshot, facts: Sequence[Fact], after: Mapping[str, str], groups: Sequence[Group]
+) -> Iterable[str]:
+    """Asks that wait now or are new. A group's are those of the alternative it would get, else of its first."""
+    yield from (id for id in snapshot.rows.in_line if id not in snapshot.rows.waiting_groups)
+    yield from (fact.ask.id for fact in facts if isinstance(fact, AskSubmitted))
+    for group in groups:
+        taken = (each for each in group.alternatives if any(member.id in after for member in each))
+        yield from (member.id for member in next(taken, group.alternatives[0]))
+
+
+def _shape(shapes: Shapes, then: Engine, now: Engine, id: str) -> int | str:
+    for engine in (then, now):
+        with suppress(Invalid):
+            return shapes.of(engine.item(id))
+    return id
+
+
+def _fate(
+    snapshot: Snapshot, then: Engine, ids: Sequence[str], before: str, after: str, group_of: Mapping[str, str]
+) -> Fate:
+    """Of a member of a group it is said why the group waits: alone it might fit."""
+    why = ""
+    if not after:
+        try:
+            why = str(then.explain(group_of.get(ids[0], ids[0])))
+        except Invalid:
+            why = "every node it may go to is gone"
+    return Fate(tuple(ids), snapshot.of(ids[0]).name, before, after, why)
+
+
+def _staying(snapshot: Snapshot, then: Engine, after: Mapping[str, str], facts: Sequence[Fact]) -> tuple[Stays, ...]:
+    """Work on nodes that get a taint or are drained: it runs on, but could it come back?"""
+    touched = {fact.node for fact in facts if isinstance(fact, NodeTainted | NodeDrained)}
+    touched -= {fact.node for fact in facts if isinstance(fact, NodeLeft)}
+    shapes = Shapes()
+    found: dict[tuple[int, str], list[str]] = {}
+    nodes: dict[tuple[int, str], int] = {}
+    for node in sorted(touched):
+        for id in snapshot.by_node.get(node, ()):
+            if after.get(id) != node:
+                continue
+            ask = snapshot.engine.item(id)
+            assert isinstance(ask, Ask)
+            key = (shapes.of(ask), node)
+            if key not in nodes:
+                feasible = then.feasible(ask)
+                nodes[key] = -1 if node in feasible else len(feasible)
+            if nodes[key] >= 0:
+                found.setdefault(key, []).append(id)
+    return tuple(Stays(tuple(ids), snapshot.of(ids[0]).name, key[1], nodes[key]) for key, ids in found.items())
+
+
+def difference_json(found: Difference) -> Mapping[str, Any]:
+    def fate(each: Fate) -> dict[str, Any]:
+        return {
+            "ids": list(each.ids),
+            "name": each.name,
+            "count": each.count,
+            "before": each.before,
+            "after": each.after,
+            "why": each.why,
+        }
+
+    return {
+        **{kind: [fate(each) for each in getattr(found, kind)] for kind in KINDS},
+        "stays": [
+            {"ids": list(each.ids), "name": each.name, "node": each.node, "nodes": each.nodes} for each in found.stays
+        ],
+        "nodes_before": found.nodes_before,
+        "nodes_after": found.nodes_after,
+        "harms": found.harms,
+    }
