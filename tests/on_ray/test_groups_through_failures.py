@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,6 +170,7 @@ class TestANodeThatDies:
         [third] = pool(1)
         assert sorted(placed(made)) == sorted([first.node_id, third.node_id])
 
+    @pytest.mark.long
     @pytest.mark.parametrize("make", [stead.placement_group, ray.util.placement_group], ids=["stead's", "Ray's"])
     def test_a_group_that_no_node_can_hold_any_more_gets_going_when_one_joins(
         self, make: Any, cluster: LocalCluster, pool: Pool
@@ -276,3 +278,83 @@ class TestAControllerThatDies:
 
 def run_later(made: Any) -> Any:
     return where.options(scheduling_strategy=PlacementGroupSchedulingStrategy(made, 0)).remote()
+
+
+# -- T8: a no-execute taint
+
+
+class Member:
+    def where(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+
+def member_of(made: Any, index: int) -> Any:
+    inside = PlacementGroupSchedulingStrategy(made, index)
+    return (
+        ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Member)
+        .options(scheduling_strategy=inside)
+        .remote()
+    )
+
+
+def direct(count: int, strategy: str = "PACK") -> Any:
+    """A group that goes to Ray directly: it has no rule."""
+    made = ray.util.placement_group([CPU] * count, strategy)
+    Started.groups.append(made)
+    return made
+
+
+@pytest.mark.parametrize("made_by", [in_pool, direct], ids=["decided by the engine", "left to Ray"])
+def test_a_group_under_a_no_execute_taint_is_decided_again_and_its_actors_follow(
+    cluster: LocalCluster, pool: Pool, made_by: Callable[..., Any]
+) -> None:
+    nodes = [node.node_id for node in pool(1, 1, 1)]
+    stead.taint(cluster.nodes[0].node_id, {"away": "yes"})
+    made = made_by(2, "STRICT_SPREAD")
+    before = placed(made)
+    actors = [member_of(made, index) for index in range(2)]
+    assert ray.get([actor.where.remote() for actor in actors], timeout=60) == before
+    (free,) = set(nodes) - set(before)
+    since = max((event.number for event in stead.events()), default=0)
+
+    stead.taint(before[0], {"repair": "disk"}, effect="no-execute")
+
+    wait_for(lambda: state(made) == "CREATED" and set(places(made)) == {free, before[1]}, 60, "the new places")
+    assert set(ray.get([actor.where.remote() for actor in actors], timeout=60)) == {free, before[1]}
+    told = [event for event in stead.events(since) if event.kind == "evicted" and event.subject == made.id.hex()]
+    assert ["repair=disk:no-execute" in event.text for event in told] == [True]
+    stead.untaint(cluster.nodes[0].node_id, ["away"])
+
+
+def test_a_group_that_finds_no_other_place_waits_and_comes_back_when_the_taint_is_gone(
+    cluster: LocalCluster, pool: Pool
+) -> None:
+    (only,) = pool(1)
+    made = in_pool(1)
+    assert placed(made) == [only.node_id]
+    stead.taint(only.node_id, {"repair": "disk"}, effect="no-execute")
+    wait_for(lambda: state(made) != "CREATED", what="the end of its place")
+    assert "repair=disk" in str(wait_for(lambda: why(made), what="why it waits"))
+    stead.untaint(only.node_id, ["repair"])
+    assert placed(made) == [only.node_id]
+
+
+@pytest.mark.long
+def test_a_group_that_tolerates_for_some_seconds_stays_for_them(cluster: LocalCluster, pool: Pool) -> None:
+    one, two = (node.node_id for node in pool(1, 1))
+    made = in_pool(1, tolerations={"repair": stead.Exists(effect="no-execute", seconds=3.0)})
+    (before,) = placed(made)
+    stead.taint(two if before == one else one, {"away": "yes"})
+    tainted = time.time()
+    stead.taint(before, {"repair": "disk"}, effect="no-execute")
+    told = wait_for(
+        lambda: [e for e in stead.events() if e.kind == "evicted" and e.subject == made.id.hex()], what="the eviction"
+    )
+    assert told[0].at - tainted >= 3.0
+
+
+def why(made: Any) -> str:
+    try:
+        return str(stead.why(made))
+    except stead.Invalid:
+        return ""

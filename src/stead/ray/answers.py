@@ -10,7 +10,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -23,36 +22,24 @@ from stead.engine.facts import AskRunning, GroupEnded
 from stead.errors import Invalid
 from stead.labelling import Requirement, Selector
 from stead.node import Node
-from stead.ray.book import Book, Event, TaintEnd
+from stead.operate.views import Event, NodeView, TaintEnd
+from stead.ray.book import Book
 from stead.ray.cluster import OF_A_GROUP, real_amounts, static_labels
 from stead.ray.compile import Pass, Wish
 from stead.ray.decided import NOWHERE, named_by
+from stead.ray.gcs import TaskRow
 from stead.ray.grants import Grants
 from stead.ray.page import read_name
 from stead.ray.passes import Passes
 from stead.ray.placing import Placing
-from stead.ray.tables import ActorRow, Status, Tables
+from stead.ray.tables import ActorRow, PendingRow, Status, Tables
 from stead.resources import Resources
 from stead.selectors import intersection, parse_label_selector
-from stead.taints import TOLERATE_ALL, Taint
+from stead.taints import TOLERATE_ALL
 
 ANY = (TOLERATE_ALL,)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """A node as people see it: every label with its source, taints with owner and end, what is free."""
-
-    id: str
-    ip: str
-    name: str
-    labels: Mapping[str, str]
-    sources: Mapping[str, str]  # label key -> "start", "run time" or "stead"
-    taints: tuple[Taint, ...]
-    ends: tuple[TaintEnd, ...]
-    draining: bool
-    total: Mapping[str, float]
-    available: Mapping[str, float]
+ACTOR_ID, GROUP_ID, TASK_ID = 32, 36, 48
+"""How long Ray's ids are."""
 
 
 class Answers:
@@ -134,7 +121,7 @@ class Answers:
                 raise Invalid(f"Ray knows no placement group {id}")
             if row["state"] == "CREATED":
                 raise Invalid(f"placement group {id} is placed, so it waits for nothing")
-            return fork.explain(self._group_of(id, row))
+            return fork.explain(self.group_of(id, row))
 
     def why_in_group(self, id: str) -> Explanation:
         """Why work waits that goes into a placement group: it waits with the group."""
@@ -147,14 +134,14 @@ class Answers:
         with self._lock:
             fork = self._placing.fork(self._tables.status())
             fork.apply(GroupEnded(id))
-            return fork.explain(self._group_of(id, row)).fits
+            return fork.explain(self.group_of(id, row)).fits
 
-    def _group_of(self, id: str, row: Mapping[str, Any]) -> Group:
-        """What the engine makes of a group that went to Ray directly."""
+    def group_of(self, id: str, row: Mapping[str, Any], whole: bool = False) -> Group:
+        """What the engine makes of a group that went to Ray directly; else `whole`, what is left of it to be placed."""
         members = []
         for index, amounts in sorted(row["bundles"].items()):
-            if row["bundles_to_node_id"].get(index):
-                continue  # it has its place
+            if row["bundles_to_node_id"].get(index) and not whole:
+                continue
             rule = self.rule_of(amounts)
             choice = Choice(Resources.of(real_amounts(amounts)), rule.selector)
             members.append(Ask(f"{id}/{index}", (choice,), rule.tolerations))
@@ -188,12 +175,35 @@ class Answers:
         group = next((found[1] for name in row.resources if (found := OF_A_GROUP.search(name))), "")
         if group and row.state != "ALIVE":
             return self.why_in_group(group)
-        return self.why(ask or self._ask_of(row), row.node_id if row.state == "ALIVE" else "")
+        return self.why(ask or self.ask_of(row), row.node_id if row.state == "ALIVE" else "")
 
-    def _ask_of(self, row: ActorRow) -> Ask:
+    def ask_of(self, row: ActorRow | TaskRow) -> Ask:
+        """What the engine makes of work that went to Ray directly."""
         rule = self.rule_of(row.resources)
-        selector = intersection([rule.selector, parse_label_selector(row.label_selector)])
+        selector = intersection([rule.selector, parse_label_selector(row.labels)])
         return Ask(row.id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+
+    def ask_of_demand(self, row: PendingRow, id: str) -> Ask:
+        """What the engine makes of work that waits at Ray."""
+        rule = self.rule_of(row.resources)
+        native = [
+            Requirement.is_in(key, *values) if among else Requirement.not_in(key, *values)
+            for key, among, values in row.labels
+            if key != "ray.io/node-id"  # that is how preferred nodes are told to Ray
+        ]
+        selector = intersection([rule.selector, Selector.all_of(*native)])
+        return Ask(id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+
+    def why_id(self, id: str) -> Explanation:
+        """Why work waits that only Ray's tables know: an actor, a task or a group, by the length of its id."""
+        if set(id) <= set("0123456789abcdef"):
+            for length, ask in ((ACTOR_ID, self.why_actor), (TASK_ID, self.why_task), (GROUP_ID, self.why_group)):
+                if len(id) == length:
+                    return ask(id)
+        raise Invalid(f"nothing named {id!r} waits or runs; `stead work` lists what does")
+
+    def taint_ends(self) -> list[TaintEnd]:
+        return self._book.taint_ends()
 
     def rule_of(self, resources: Mapping[str, float]) -> Pass:
         """What the pass among these resources stands for; without one, anything goes."""

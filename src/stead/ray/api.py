@@ -20,12 +20,15 @@ from stead.arguments import labels_of, parse_effect, taints_of
 from stead.asks import Ask
 from stead.engine.explain import Explanation
 from stead.errors import Invalid, Unsupported
-from stead.labelling import Selector
+from stead.labelling import Labels, Selector
+from stead.operate.audit import Author
+from stead.operate.changes import NodeChange, Removal
+from stead.operate.views import Event, NodeView
 from stead.ray import grants
-from stead.ray.answers import NodeView
+from stead.ray.answers import ACTOR_ID, GROUP_ID, TASK_ID
 from stead.ray.attach import Remembered, connection
-from stead.ray.book import Event
 from stead.ray.compile import route
+from stead.ray.desk import remote_desk
 from stead.ray.hooks import with_setup
 from stead.ray.placement import placement_group as placement_group
 from stead.ray.placement import remove_placement_group as remove_placement_group
@@ -132,9 +135,8 @@ def taint(
     wanted = _taints(taints, effect)
     if for_s is not None and (isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s < 1e10):
         raise Invalid(f"for_s {for_s!r} must be a positive number of seconds, for example 7200")
-    return str(
-        connection().ask("taint", _said(node), wanted, for_s, _text("owner", owner), _text("until_job", until_job))
-    )
+    owner, job = _text("owner", owner), _text("until_job", until_job)
+    return _change(NodeChange(_said(node), wanted, for_s=for_s, owner=owner, until_job=job))
 
 
 def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Effect | None = None) -> str:
@@ -142,33 +144,32 @@ def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Ef
     keys = _keys("untaint", keys)
     chosen = None if effect is None else parse_effect(effect)
     pairs = keys.items() if isinstance(keys, Mapping) else [(key, None) for key in keys]
-    gone = [(_text("key", key), value, chosen) for key, value in pairs]
-    return str(connection().ask("untaint", _said(node), gone))
+    gone = tuple(Removal(_text("key", key), value, chosen) for key, value in pairs)
+    return _change(NodeChange(_said(node), untaints=gone))
 
 
 def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> str:
     """Set and remove labels of a running node; they override those it was started with."""
     wanted = labels_of(labels or {})
     gone = list(_keys("remove", remove))
-    for key in (*wanted, *gone):
-        if key.startswith("ray.io/"):
-            raise Invalid(
-                f"label {key!r} cannot change while a node runs, because Ray itself matches it; "
-                f"set it when the node starts, or use a key of your own, for example 'zone'"
-            )
     if not wanted and not gone:
         raise Invalid("label needs labels to set or keys to remove, for example label(node, {'disk': 'ssd'})")
-    return str(connection().ask("label", _said(node), dict(wanted), gone))
+    return _change(NodeChange(_said(node), labels=Labels(wanted), unlabels=tuple(gone)))
 
 
 def drain(node: str, evict: bool = False) -> str:
     """Let a node take no new work; with `evict`, end what runs there too (it may start again elsewhere)."""
-    return str(connection().ask("drain", _said(node), True, evict))
+    return _change(NodeChange(_said(node), draining=True, evict=evict))
 
 
 def uncordon(node: str) -> str:
     """Let a drained node take work again."""
-    return str(connection().ask("drain", _said(node), False))
+    return _change(NodeChange(_said(node), draining=False))
+
+
+def _change(change: NodeChange) -> str:
+    """By the desk, as from the command line and the pages, so that it is in the audit."""
+    return str(remote_desk().change(change, Author.here("api")).node.id)
 
 
 # -- asking
@@ -222,20 +223,17 @@ def why(what: Any) -> Explanation:
             return _explained(link.ask("why_in_group", known.group))
         return _explained(link.ask("why", _ask(task_id.hex(), known)))
     if isinstance(what, str) and set(what) <= set("0123456789abcdef"):
-        if len(what) == ACTOR_ID_LENGTH:
+        if len(what) == ACTOR_ID:
             known = link.actor(what)
             return _explained(link.ask("why_actor", what, _ask(what, known) if known else None))
-        if len(what) == TASK_ID_LENGTH:
+        if len(what) == TASK_ID:
             known = link.task(bytes.fromhex(what))
             if known and known.group:
                 return _explained(link.ask("why_in_group", known.group))
             return _explained(link.ask("why", _ask(what, known)) if known else link.ask("why_task", what))
-        if len(what) == GROUP_ID_LENGTH:
+        if len(what) == GROUP_ID:
             return _explained(link.ask("why_group", what))
     raise Invalid(f"why needs a ref, an actor handle or the id of a task or actor, not {what!r}")
-
-
-ACTOR_ID_LENGTH, GROUP_ID_LENGTH, TASK_ID_LENGTH = 32, 36, 48
 
 
 def get(refs: Any, timeout: float | None = None) -> Any:

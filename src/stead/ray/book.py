@@ -16,6 +16,7 @@ from typing import Any
 from stead.asks import Ask, Group
 from stead.codec import dumps, loads
 from stead.labelling import Labels
+from stead.operate.views import Event, TaintEnd
 from stead.ray.compile import Pass
 
 EVENTS_MAX = 10_000
@@ -36,35 +37,6 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS groups (id TEXT PRIMARY KEY, asked BLOB NOT NULL, taken INTEGER);
     CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a node or to work. `kind` is stable: programs may rely on it."""
-
-    number: int
-    at: float
-    kind: str
-    subject: str
-    text: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        many = f" ({self.count})" if self.count > 1 else ""
-        return f"{self.kind:9} {self.subject}{many}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class TaintEnd:
-    """Whose a taint is, since when it stands, and when it goes by itself."""
-
-    node: str
-    key: str
-    effect: str
-    since: float
-    until: float | None = None
-    job: str = ""
-    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import ray
 import ray.util.state
@@ -23,21 +24,22 @@ from stead.controller import Controller
 from stead.engine import Settings
 from stead.engine.facts import (
     Fact,
-    NodeDrained,
     NodeLabelled,
-    NodeTainted,
     NodeUntainted,
 )
 from stead.errors import Invalid
 from stead.journal import Journal, Superseded
 from stead.labelling import Labels
 from stead.node import Node
+from stead.operate.changes import NodeChange
+from stead.operate.views import TaintEnd
 from stead.ray import grants, submission
 from stead.ray.agents import Pages
 from stead.ray.answers import Answers
-from stead.ray.book import Book, GroupAsked, Registered, TaintEnd, Timed
+from stead.ray.book import Book, GroupAsked, Registered, Timed
 from stead.ray.cluster import RayCluster
 from stead.ray.compile import Pass, Wish
+from stead.ray.desk import METHODS, RayDesk, is_called_again
 from stead.ray.environments import LABEL, LABELS_MAX
 from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
@@ -47,7 +49,7 @@ from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
 from stead.ray.tables import Status, Tables
-from stead.taints import TOLERATE_ALL, Effect, Taint
+from stead.taints import TOLERATE_ALL, Effect
 
 ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
 PLAIN = Pass()
@@ -57,9 +59,6 @@ SETTINGS = Settings(patience=None)
 ANY = (TOLERATE_ALL,)
 SQUEEZERS = 3
 TIERS_MAX, TIER_NODES_MAX = 8, 128
-DRAINED = "node.stead.io/drained"
-"""The key of the no-execute taint by which a drain evicts."""
-
 log = logging.getLogger(__name__)
 
 
@@ -130,14 +129,15 @@ class ControllerActor(Answers):
         self._pages = Pages(session, worker.node_ip_address, worker.core_worker.get_current_node_id().hex())
         self._page = replace(self._page, count=self._pages.last_count)
         self._deadlines = Deadlines(self._book, self._tables, self.why)
-        self._waiting = WaitingWork(self._book, self.rule_of)
-        self._evictions = Evictions(self._book, self._tables)
+        self._waiting = WaitingWork(self._book, self.ask_of_demand)
+        self._evictions = Evictions(self._book, self._tables, self._placing.placed_at, self._placing.decide_again)
         self._mirror, self._mirrored = Mirror(self.rule_of), 0.0
         self._unsettled = 0
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
         status = self._tables.status()
         self._passes.note_use(status, self._book.pass_of)
         self._placing.open(self._engine, self._passes, self._grants, journal.check, status)
+        self._desk = RayDesk(self, folder, worker.gcs_client.address)
 
     def _round(self) -> None:
         """Once around. The order is the promise: written down before it is done, done before it is answered."""
@@ -169,7 +169,7 @@ class ControllerActor(Answers):
             self._write_down_passes()
             self._waiting.look(status, self._placing.fork)
             self._deadlines.mind_orphans()
-            self._evictions.carry_out(self._page.evict)
+            self._evictions.carry_out(self._page.evict, self._engine.nodes)
             self._mirror_demand(status)
         except BaseException as error:
             for change in changes:
@@ -302,64 +302,31 @@ class ControllerActor(Answers):
         if change.error is not None:
             raise Invalid(f"the controller could not carry it out: {change.error}") from None
 
-    def taint(
-        self, node: str, taints: Sequence[Taint], for_s: float | None = None, owner: str = "", until_job: str = ""
-    ) -> str:
-        id = self._node(node).id
-        if until_job and until_job not in self._tables.live_jobs():
-            raise Invalid(
-                f"until_job {until_job!r} is no job that runs; ray.get_runtime_context().get_job_id() tells one"
+    def carry_out(self, change: NodeChange) -> None:
+        """Change a node; it holds everywhere when this returns. Whose a taint is and when it ends is written down
+        before it is set: a kill in between leaves an end without a taint, never a taint without its end."""
+        node, now = self._node(change.node), time.time()
+        until = None if change.for_s is None else now + change.for_s
+        for taint in change.taints:
+            self._book.keep_taint(
+                TaintEnd(node.id, taint.key, taint.effect, now, until, change.until_job, change.owner)
             )
-        now = time.time()
-        for taint in taints:
-            until = None if for_s is None else now + for_s
-            self._book.keep_taint(TaintEnd(id, taint.key, taint.effect, now, until, until_job, owner))
-        self._submit(*(NodeTainted(id, taint) for taint in taints))
-        for taint in taints:
-            end = "" if for_s is None else f" for {for_s:g} s"
-            end += f" until job {until_job} ends" if until_job else ""
-            self._book.add_event(time.time(), "tainted", id, f"{taint}{end}{f' by {owner}' if owner else ''}")
-        return id
+        facts = change.facts(node)
+        self._submit(*facts)
+        for fact in facts:
+            if isinstance(fact, NodeUntainted) and fact.effect is not None:
+                self._book.forget_taint(node.id, fact.key, fact.effect)
+        self._forget_leftovers(change)
+        for kind, text in told(change, node):
+            self._book.add_event(time.time(), kind, node.id, text)
 
-    def untaint(
-        self, node: str, keys: Sequence[tuple[str, str | None, Effect | None]], missing_ok: bool = False
-    ) -> str:
-        """Remove taints: (key, value or None for any, effect or None for all)."""
-        found = self._node(node)
-        gone: list[Taint] = []
-        for key, value, effect in keys:
-            there = [
-                taint
-                for taint in found.taints
-                if taint.key == key and value in (None, taint.value) and effect in (None, taint.effect)
-            ]
-            if not there and not missing_ok and not is_called_again():
-                said = key if value is None else f"{key}={value}"
-                has = ", ".join(map(str, found.taints)) or "no taints"
-                raise Invalid(f"node {found.id} has no taint {said}; it has {has}")
-            gone += there
-        self._submit(*(NodeUntainted(found.id, taint.key, taint.effect) for taint in gone))
-        for taint in gone:
-            self._book.forget_taint(found.id, taint.key, taint.effect)
-            self._book.add_event(time.time(), "untainted", found.id, f"{taint} is gone")
-        asked = {key for key, _, _ in keys} - {taint.key for taint in self._node(found.id).taints}
-        for end in self._book.taint_ends() if is_called_again() else ():
-            if end.node == found.id and end.key in asked:
-                self._book.forget_taint(end.node, end.key, end.effect)
-                self._book.add_event(time.time(), "untainted", found.id, f"{end.key} is gone")
-        return found.id
-
-    def label(self, node: str, labels: Mapping[str, str], remove: Sequence[str]) -> str:
-        found = self._node(node)
-        for key in remove:
-            if key not in found.labels and not is_called_again():
-                raise Invalid(
-                    f"node {found.id} has no label {key!r}; it has {', '.join(sorted(found.labels)) or 'none'}"
-                )
-        self._submit(NodeLabelled(found.id, Labels.checked(labels), tuple(remove)))
-        said = [f"{key}={value}" for key, value in labels.items()] + [f"{key} removed" for key in remove]
-        self._book.add_event(time.time(), "labelled", found.id, ", ".join(said))
-        return found.id
+    def _forget_leftovers(self, change: NodeChange) -> None:
+        """Ends of taints that the controller removed before it was killed, so that this call found them gone."""
+        if is_called_again():
+            there = {taint.key for taint in self._engine.nodes[change.node].taints}
+            for end in self._book.taint_ends():
+                if end.node == change.node and end.key in {each.key for each in change.untaints} - there:
+                    self._book.forget_taint(end.node, end.key, end.effect)
 
     def holds(self, node: str, digest: str) -> None:
         """A worker says that a runtime environment exists on its node."""
@@ -369,24 +336,6 @@ class ControllerActor(Answers):
             return
         old = [each for each in known.labels if each.startswith(LABEL)]
         self._submit(NodeLabelled(node, Labels({key: "true"}), tuple(old[: max(0, len(old) - LABELS_MAX + 1)])))
-
-    def drain(self, node: str, draining: bool, evict: bool = False) -> str:
-        found = self._node(node)
-        facts: list[Fact] = [NodeDrained(found.id, draining)]
-        drained = Taint(DRAINED, "", Effect.NO_EXECUTE)
-        if draining and evict:
-            facts.append(NodeTainted(found.id, drained))
-        if not draining and drained in found.taints:
-            facts.append(NodeUntainted(found.id, DRAINED, Effect.NO_EXECUTE))
-            self._book.forget_taint(found.id, DRAINED, Effect.NO_EXECUTE)
-        self._submit(*facts)
-        text = (
-            ("takes no new work" + (", and what runs there is ended" if evict else ""))
-            if draining
-            else "takes work again"
-        )
-        self._book.add_event(time.time(), "drained" if draining else "uncordoned", found.id, text)
-        return found.id
 
     def introduce(self, wishes: Iterable[Wish], for_group: bool = False) -> None:
         """Learn what submissions ask for; they do not wait for an answer, so it is written down first."""
@@ -444,6 +393,41 @@ class ControllerActor(Answers):
     def end_group(self, id: str) -> None:
         self._placing.end_group(id)
 
+    # -- the desk
+
+    @property
+    def placing(self) -> Placing:
+        return self._placing
+
+    @property
+    def tables(self) -> Tables:
+        return self._tables
+
+    def locked(self) -> threading.RLock:
+        return self._lock
+
+    def desk(self, what: str, given: Sequence[Any]) -> Any:
+        """Whatever people ask of a cluster, or change on it."""
+        if what not in METHODS:
+            raise Invalid(f"a desk has no {what!r}")
+        return getattr(self._desk, what)(*given)
+
+    def check(self, change: NodeChange) -> None:
+        """Refuse what Ray cannot do."""
+        for key in (*change.labels, *change.unlabels):
+            if key.startswith("ray.io/"):
+                raise Invalid(
+                    f"label {key!r} cannot change while a node runs, because Ray itself matches it; "
+                    f"set it when the node starts, or use a key of your own, for example 'zone'"
+                )
+        if change.until_job and change.until_job not in self._tables.live_jobs():
+            raise Invalid(
+                f"until_job {change.until_job!r} is no job that runs; ray.get_runtime_context().get_job_id() tells one"
+            )
+
+    def node_id(self, said: str) -> str:
+        return self._node(said).id
+
     def settled(self) -> int:
         """Wait for one whole round, and return the count of the page that stands after it."""
         self._submit()
@@ -499,6 +483,17 @@ class ControllerActor(Answers):
         raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
 
 
-def is_called_again() -> bool:
-    """Whether Ray makes this call once more, because a controller died on it: it may have been carried out."""
-    return bool(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())
+def told(change: NodeChange, node: Node) -> Iterable[tuple[str, str]]:
+    """A change as events: kind and text."""
+    end = "" if change.for_s is None else f" for {change.for_s:g} s"
+    end += f" until job {change.until_job} ends" if change.until_job else ""
+    yield from (("untainted", f"{taint} is gone") for taint in change.untainted(node))
+    yield from (("tainted", f"{taint}{end}{f' by {change.owner}' if change.owner else ''}") for taint in change.taints)
+    said = [f"{key}={value}" for key, value in change.labels.items()]
+    said += [f"{key} removed" for key in change.unlabels]
+    if said:
+        yield "labelled", ", ".join(said)
+    if change.draining:
+        yield "drained", "takes no new work" + (", and what runs there is ended" if change.evict else "")
+    elif change.draining is not None:
+        yield "uncordoned", "takes work again"

@@ -21,7 +21,7 @@ from rich.text import Text
 
 import stead
 from stead.errors import Invalid
-from stead.ray.answers import NodeView
+from stead.operate.views import NodeView
 from stead.ray.local import LocalCluster, NotStarted, local_cluster
 from stead.taints import Taint
 

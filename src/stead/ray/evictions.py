@@ -1,19 +1,19 @@
 """No-execute taints on Ray: when what runs under which name has to go, and the end of groups.
 
 Rule: how long work may stay is the taints' word (`stay_under`). Tasks and actors end themselves, in their workers, by
-what the page says; a placement group has no process, so the controller removes it, and with it what runs inside.
+what the page says; a placement group has no process, so the controller takes it from its nodes, and with it what runs
+inside; then it is decided again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-
-import ray
-from ray.util.placement_group import PlacementGroup
+from collections.abc import Callable, Iterable, Mapping
 
 from stead.engine import Engine
-from stead.ray.book import Book, TaintEnd
+from stead.node import Node
+from stead.operate.views import TaintEnd
+from stead.ray.book import Book
 from stead.ray.passes import GroupPlugs, Issued
 from stead.ray.tables import Tables
 from stead.taints import Effect, stay_under
@@ -24,8 +24,12 @@ or from its own start if that was later."""
 
 
 class Evictions:
-    def __init__(self, book: Book, tables: Tables) -> None:
-        self._book, self._tables = book, tables
+    """`placed_at` tells since when a group is where it is; `again` takes it away and lets it be decided once more."""
+
+    def __init__(
+        self, book: Book, tables: Tables, placed_at: Callable[[str], float], again: Callable[[str], None]
+    ) -> None:
+        self._book, self._tables, self._placed_at, self._again = book, tables, placed_at, again
 
     def due(self, engine: Engine, issued: Iterable[Issued]) -> dict[str, dict[str, tuple[float, float]]]:
         since = {(end.node, end.key, end.effect): end.since for end in self._book.taint_ends()}
@@ -47,8 +51,8 @@ class Evictions:
                             names[name] = min(names.get(name, (at, stay)), (at, stay), key=sum)
         return found
 
-    def carry_out(self, due: Due) -> None:
-        """Remove the groups that have a bundle where it may not be any more."""
+    def carry_out(self, due: Due, nodes: Mapping[str, Node]) -> None:
+        """Groups that have a bundle where it may not be any more."""
         now = time.time()
         over = {node: {name for name, stay in names.items() if sum(stay) <= now} for node, names in due.items()}
         if not any(over.values()):
@@ -58,8 +62,10 @@ class Evictions:
                 continue
             for index, node in group["bundles_to_node_id"].items():
                 held = over.get(node, set()) & group["bundles"][index].keys()
-                if held:
-                    ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group["id"])))
-                    text = f"removed, because a no-execute taint on node {node} does not let its bundle {index} stay"
-                    self._book.add_event(now, "evicted", group["id"], text)
+                stay = min((due[node][each][1] for each in held), default=0.0)
+                if held and self._placed_at(group["id"]) + stay <= now:
+                    taints = [str(taint) for taint in nodes[node].taints if taint.effect is Effect.NO_EXECUTE]
+                    text = f"decided again, because bundle {index} may not stay on node {node}: tainted "
+                    self._book.add_event(now, "evicted", group["id"], text + ", ".join(taints))
+                    self._again(group["id"])
                     break

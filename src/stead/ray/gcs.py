@@ -1,8 +1,9 @@
 """What stead asks of Ray's control store beyond Ray's public calls.
 
-Rule: the only file that speaks to the control store in its own messages. Three things are said this way, because Ray
+Rule: the only file that speaks to the control store in its own messages. Four things are said this way, because Ray
 has no other: a group whose id was given out before it could be placed; a node that joins and leaves at once, which is
-the one event at which Ray looks again at groups that no node could hold; and the changes of actors as they happen.
+the one event at which Ray looks again at groups that no node could hold; the changes of actors as they happen; and
+which tasks run and wait, because Ray's own listing of them needs its dashboard.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ ANSWER_S = 10.0
 NEWS_MAX = 1000
 GHOST = "stead asks Ray to look again at groups that wait"
 _EXPECTED_TERMINATION = 1
+TASKS_MAX = 2000
+"""So many tasks of each state are listed singly."""
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +46,26 @@ class GroupSpec:
     detached: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task, or the start of an actor, that waits or runs, as its owner has told it to Ray a second ago."""
+
+    id: str
+    is_actor: bool  # then `id` is the actor's
+    name: str
+    node_id: str  # where it runs, "" while it waits
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+    job_id: str
+    since: float  # when it was submitted, or began to run
+
+
 class ControlStore:
     def __init__(self, address: str) -> None:
         channel = create_gcs_channel(address)
         self._groups = gcs_service_pb2_grpc.PlacementGroupInfoGcsServiceStub(channel)
         self._nodes = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        self._tasks = gcs_service_pb2_grpc.TaskInfoGcsServiceStub(channel)
 
     def create_group(self, spec: GroupSpec) -> None:
         """Create it, unless it is there already: then nothing happens, so it may be said again."""
@@ -75,6 +93,23 @@ class ControlStore:
         if reply.status.code:
             raise RuntimeError(f"Ray refused group {spec.id}: {reply.status.message}")
 
+    def group(self, id: str) -> tuple[GroupSpec, float]:
+        """A group as it went to Ray, and since when its bundles are where they are."""
+        request = gcs_service_pb2.GetPlacementGroupRequest(placement_group_id=bytes.fromhex(id))
+        row = self._groups.GetPlacementGroup(request, timeout=ANSWER_S).placement_group_table_data
+        spec = GroupSpec(
+            id,
+            tuple(dict(bundle.unit_resources) for bundle in row.bundles),
+            tuple(dict(bundle.label_selector) for bundle in row.bundles),
+            common_pb2.PlacementStrategy.Name(row.strategy),
+            {key: common_pb2.PlacementStrategy.Name(each) for key, each in row.topology_strategy.items()},
+            row.name,
+            row.creator_job_id.hex(),
+            "" if row.creator_actor_dead else row.creator_actor_id.hex(),
+            row.is_detached,
+        )
+        return spec, row.placement_group_final_bundle_placement_timestamp_ms / 1e3
+
     def look_again(self) -> None:
         """Let Ray try once more to place the groups that it took for infeasible."""
         node_id = os.urandom(ray.NodeID.size())
@@ -91,6 +126,32 @@ class ControlStore:
         gone.node_death_info.reason_message = GHOST
         self._nodes.RegisterNode(gcs_service_pb2.RegisterNodeRequest(node_info=node), timeout=ANSWER_S)
         self._nodes.UnregisterNode(gone, timeout=ANSWER_S)
+
+    def tasks(self, state: str) -> list[TaskRow]:
+        """Tasks (and starts of actors) in this state, up to `TASKS_MAX`."""
+        request = gcs_service_pb2.GetTaskEventsRequest(limit=TASKS_MAX)
+        request.filters.exclude_driver = True
+        request.filters.state_filters.add(state=state, predicate=gcs_service_pb2.FilterPredicate.EQUAL)
+        reply = self._tasks.GetTaskEvents(request, timeout=ANSWER_S)
+        rows = [row for row in reply.events_by_task if row.task_info.type != common_pb2.TaskType.ACTOR_TASK]
+        return [_task(row) for row in rows]
+
+
+def _task(row: Any) -> TaskRow:
+    told, now = row.task_info, row.state_updates
+    is_actor = told.type == common_pb2.TaskType.ACTOR_CREATION_TASK
+    running = now.state_ts_ns.get(common_pb2.TaskStatus.RUNNING, 0)
+    since = running or min(now.state_ts_ns.values(), default=0)
+    return TaskRow(
+        (told.actor_id if is_actor else row.task_id).hex(),
+        is_actor,
+        told.name or told.func_or_class_name,
+        now.node_id.hex() if running else "",
+        dict(told.required_resources),
+        dict(told.label_selector),
+        row.job_id.hex(),
+        since / 1e9,
+    )
 
 
 def _topology(strategy: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -49,6 +49,7 @@ class Groups:
         self.lives = {asked.group.id: GroupLife(asked, taken) for asked, taken in book.groups()}
         self._arrived: list[GroupAsked] = []
         self._over: list[str] = []
+        self._again: list[GroupAsked] = []
         self._leaving: dict[str, GroupLife] = {}  # removed, but Ray's tables may not show that yet
         self._world: object = None
         self._looks_left, self._pause = 0, LOOK_S
@@ -79,6 +80,26 @@ class Groups:
         ray.util.remove_placement_group(handle(id))
         self._over.append(id)
 
+    def again(self, id: str, current: Callable[[str], str]) -> None:
+        """Take a placed group from its nodes and let it be decided once more, under its own id: programs keep their
+        handle, and actors in it start again when it is placed. One that went to Ray directly is Ray's to place, under
+        the passes of today (`current` tells their names)."""
+        life = self.lives.get(id)
+        if life is None:
+            spec, _ = self._store.group(id)
+            bundles = tuple({current(name): amount for name, amount in each.items()} for each in spec.bundles)
+            ray.util.remove_placement_group(handle(id))
+            self._store.create_group(replace(spec, bundles=bundles))
+            return
+        self._book.keep_group(life.asked)
+        life.looked, self._leaving[id] = time.monotonic(), life
+        self.lives[id] = GroupLife(life.asked)
+        ray.util.remove_placement_group(handle(id))
+        self._again.append(life.asked)
+
+    def placed_at(self, id: str) -> float:
+        return self._store.group(id)[1]
+
     def is_being_placed(self, id: str) -> bool:
         life = self.lives.get(id)
         return life is not None and life.taken is not None and len(life.nodes) < len(life.asked.passes[life.taken])
@@ -89,7 +110,7 @@ class Groups:
 
     @property
     def has_news(self) -> bool:
-        return bool(self._arrived or self._over)
+        return bool(self._arrived or self._over or self._again)
 
     # -- what is heard
 
@@ -108,6 +129,10 @@ class Groups:
         over, self._over = self._over, []
         for id in over:
             facts += self._forget(id)
+        again, self._again = self._again, []
+        for asked in again:
+            if asked.group.id in self.lives:
+                facts += [GroupEnded(asked.group.id), GroupSubmitted(asked.group)]
         for id, life in list(self.lives.items()):
             if life.taken is not None and self._is_due(life, status):
                 facts += self._look(id, life)
@@ -204,9 +229,9 @@ class Groups:
         for row in status.nodes.values():
             for name in row.total:
                 index, _, id = name.removeprefix(BUNDLE).partition("_") if name.startswith(BUNDLE) else ("", "", "")
-                life = self.lives.get(id) or self._leaving.get(id)
-                if life is not None and life.taken is not None:
-                    member = life.asked.group.alternatives[life.taken][int(index)]
+                lives = (self.lives.get(id), self._leaving.get(id))
+                for life in [each for each in lives if each is not None and each.taken is not None][:1]:
+                    member = life.asked.group.alternatives[life.taken or 0][int(index)]
                     found.setdefault(row.id, []).append(member.choices[0].resources)
         return found
 

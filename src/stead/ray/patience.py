@@ -13,17 +13,13 @@ from typing import Any
 
 import ray
 
-from stead.asks import Ask, Choice
+from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.labelling import Requirement, Selector
 from stead.ray.book import Book
 from stead.ray.cluster import real_amounts
-from stead.ray.compile import Pass
 from stead.ray.page import read_name
 from stead.ray.tables import PendingRow, Status, Tables
-from stead.resources import Resources
-from stead.selectors import intersection
 
 LOOK_S = 0.5
 KINDS_MAX = 50
@@ -36,8 +32,8 @@ ORPHAN_S = 2.0
 class WaitingWork:
     """Tells by an event why each kind of work waits, once for each change of the reason."""
 
-    def __init__(self, book: Book, rule_of: Callable[[Mapping[str, float]], Pass]) -> None:
-        self._book, self._rule_of = book, rule_of
+    def __init__(self, book: Book, ask_of: Callable[[PendingRow, str], Ask]) -> None:
+        self._book, self._ask_of = book, ask_of
         self._looked = 0.0
         self._heard: dict[Any, str] = {}
         self._told: dict[Any, str] = {}
@@ -52,7 +48,7 @@ class WaitingWork:
         engine = fork(status) if rows else None
         for row in rows[:KINDS_MAX]:
             assert engine is not None
-            found = engine.explain(self._ask(row))
+            found = engine.explain(self._ask_of(row, "waiting"))
             if found.fits:
                 continue  # Ray has not looked again yet
             kind = (tuple(sorted(row.resources.items())), row.labels)
@@ -63,16 +59,6 @@ class WaitingWork:
                 self._book.add_event(time.time(), "waiting", amounts_text(row.resources), text, row.count)
         self._heard = heard
         self._told = {kind: text for kind, text in self._told.items() if kind in heard}
-
-    def _ask(self, row: PendingRow) -> Ask:
-        rule = self._rule_of(row.resources)
-        native = [
-            Requirement.is_in(key, *values) if among else Requirement.not_in(key, *values)
-            for key, among, values in row.labels
-            if key != "ray.io/node-id"  # that is how preferred nodes are told to Ray
-        ]
-        selector = intersection([rule.selector, Selector.all_of(*native)])
-        return Ask("waiting", (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
 
 
 class Deadlines:

@@ -24,7 +24,7 @@ from stead.ray.decided import Decided
 from stead.ray.gcs import ControlStore, NewsOfActors
 from stead.ray.grants import Grants
 from stead.ray.groups import Groups, handle
-from stead.ray.page import pass_name
+from stead.ray.page import pass_name, read_name
 from stead.ray.passes import Passes
 from stead.ray.tables import Status, Tables
 from stead.ray.tickets import Tickets
@@ -91,6 +91,20 @@ class Placing:
             self.groups.end(id)
         self._wake()
 
+    def placed_at(self, id: str) -> float:
+        return self.groups.placed_at(id)
+
+    def decide_again(self, id: str) -> None:
+        """A group that may not stay where it is."""
+        with self._lock:
+            self.groups.again(id, self._current)
+        self._wake()
+
+    def _current(self, name: str) -> str:
+        """The name that a pass has today; of any other resource, its name."""
+        found = read_name(name)
+        return self._name_of(found[0]) if found and found[0] in self._passes.issued else name
+
     def task_started(self, name: str, node: str) -> None:
         with self._lock:
             self.decided.task_started(name, node)
@@ -115,16 +129,15 @@ class Placing:
             facts += self.decided.close_in(status, self._passes.plugged)
             if not facts and not self._waits_for_room():
                 return []
-            return [*self.decided.usage(status, self._mine(status), self._passes.plugged), *facts]
+            return [*self.decided.usage(status, self.mine(status), self._passes.plugged), *facts]
 
     def fork(self, status: Status, but: Mapping[str, Ask] | None = None) -> Engine:
         """The engine as of now, told what everything else uses; `but` is an ask by node that is told by itself."""
         with self._lock:
-            fork, mine = self._engine.fork(), {node: list(each) for node, each in self._mine(status).items()}
+            fork, mine = self.engine_alone(), {node: list(each) for node, each in self.mine(status).items()}
             for node, ask in (but or {}).items():
                 if ask.id not in self.decided.lives:
                     mine.setdefault(node, []).append(ask.choices[0].resources)
-            fork.apply(*(AskEnded(id) for ids in self.decided.told.values() for id in ids))
             fork.apply(*in_use(status, mine, self._passes.plugged))
             return fork
 
@@ -136,7 +149,18 @@ class Placing:
         self._short &= set(self._engine.waiting)
         return bool(self._short)
 
-    def _mine(self, status: Status) -> dict[str, list[Resources]]:
+    def engine_alone(self) -> Engine:
+        """The engine as of now without what it was told of use by others."""
+        with self._lock:
+            fork = self._engine.fork()
+            fork.apply(*(AskEnded(id) for ids in self.decided.told.values() for id in ids))
+            return fork
+
+    @property
+    def plugged(self) -> set[tuple[str, str]]:
+        return self._passes.plugged
+
+    def mine(self, status: Status) -> dict[str, list[Resources]]:
         mine = self.decided.shown(status)
         for node, amounts in self.groups.shown(status).items():
             mine.setdefault(node, []).extend(amounts)

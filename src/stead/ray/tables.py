@@ -32,6 +32,7 @@ class PendingRow:
     resources: Mapping[str, float]
     labels: tuple[tuple[str, bool, tuple[str, ...]], ...]  # key, whether it must be one of the values, the values
     count: int
+    of_a_group: bool = False  # a bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class ActorRow:
     namespace: str
     class_name: str
     job_id: str
-    label_selector: Mapping[str, str]
+    labels: Mapping[str, str]  # its label selector, as Ray writes it
+    since: float | None = None  # when it became alive
 
 
 class Tables:
@@ -74,7 +76,7 @@ class Tables:
         ]
         pending = [_pending(row) for row in state.pending_resource_requests]
         pending += [
-            PendingRow(dict(request.resources_bundle), (), 1)
+            PendingRow(dict(request.resources_bundle), (), 1, of_a_group=True)
             for group in state.pending_gang_resource_requests
             for request in group.requests
         ]
@@ -154,4 +156,5 @@ def _actor(raw: bytes) -> ActorRow:
         row.class_name,
         row.job_id.hex(),
         dict(row.label_selector),
+        row.start_time / 1e3 or None,
     )
