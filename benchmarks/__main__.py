@@ -16,7 +16,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import Row, clusters, on_ray, together
+from benchmarks import Row, clusters, on_ray, service, together
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
@@ -226,6 +226,8 @@ def run(console: Console) -> list[Row]:
     steps.append(("changes on Ray", on_ray.changes))
     steps.append(("together and apart on Ray", together.together))
     steps.append(("a controller of many nodes", lambda: [on_ray.memory()]))
+    steps.append(("the service under load", service.load))
+    steps.append(("the service of a large cluster", service.large))
     with console.status("measuring") as status:
         for name, step in steps:
             status.update(f"measuring: {name}")

@@ -1,0 +1,472 @@
+"""The REST API: the desk's questions and changes over HTTP.
+
+Rule: a route reads its words, calls one method of the desk and writes the answer; what is refused is one sentence in
+``{"error": ...}``. Routes are plain functions, so that they run in threads and a slow cluster holds up nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, FastAPI, Header, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from stead.arguments import labels_of, parse_effect, taints_of
+from stead.codec import plain
+from stead.errors import Invalid
+from stead.labelling import Labels, check_key
+from stead.operate.audit import Author, Unknown, entry_json
+from stead.operate.changes import Absent, Conflict, NodeChange, Removal
+from stead.operate.desk import Desk, Unanswered
+from stead.operate.lint import finding_json
+from stead.operate.snapshot import PAGE, PAGE_MAX
+from stead.operate.snapshot import Query as Part
+from stead.operate.views import (
+    event_json,
+    explanation_json,
+    group_json,
+    node_json,
+    summary_json,
+    work_json,
+)
+from stead.operate.what_if import difference_json
+from stead.selectors import parse_selector
+from stead.service import schemas
+from stead.service.metrics import metrics
+from stead.service.schemas import PAIRS_MAX, TEXT_MAX
+from stead.service.streams import Streams
+from stead.service.writing import NodeTexts, page_text, work_page, written
+from stead.specs import seconds
+from stead.taints import Taint
+
+EVENTS_MAX = 1000
+NUMBER_MAX = 2**62
+
+Offset = Annotated[int, Query(ge=0, le=10**9, description="How many to leave out.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many to answer at most.")]
+Filter = Annotated[
+    list[Annotated[str, Query(max_length=TEXT_MAX)]] | None,
+    Query(max_length=20, description="Conditions that must all hold: state=waiting, name!=a, labels.zone=a."),
+]
+Selector = Annotated[str, Query(max_length=TEXT_MAX, description="Labels: zone in [a, b] and not spot.")]
+NodeId = Annotated[str, Path(max_length=256, description="A node's id, the beginning of one, its address or name.")]
+WorkId = Annotated[str, Path(max_length=512, description="The id of work.")]
+DryRun = Annotated[bool, Query(description="Only say what it would do.")]
+After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The number of the last one that is known.")]
+Text = Annotated[str, Query(max_length=256)]
+Pairs = Annotated[dict[str, str], Body(examples=[{"gpu_node": "true"}], max_length=PAIRS_MAX)]
+Spec = Annotated[dict[str, Any], Body(examples=[{"work": [{"id": "train", "resources": {"GPU": 1}}]}])]
+Changes = Annotated[
+    dict[str, Any],
+    Body(examples=[{"changes": [{"taint": "gpu-1", "taints": "team=blue:NoSchedule"}]}]),
+]
+
+SAID = {
+    400: "It cannot be understood.",
+    401: "A token is needed.",
+    403: "Not with this token, or not from there.",
+    404: "There is no such thing.",
+    405: "Not with this method.",
+    408: "The body came too slowly.",
+    409: "It cannot be done as things are.",
+    413: "Too long.",
+    422: "It cannot be understood.",
+    429: "Too many requests; Retry-After says when to try again.",
+    500: "A mistake of this service.",
+    503: "The cluster does not answer.",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": said, "model": schemas.Refused} for status, said in SAID.items()
+}
+CHANGED = schemas.Carried | schemas.Tried
+STREAM = {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+
+
+class Missing(Invalid):
+    """What was asked for is not there."""
+
+
+class Answer(JSONResponse):
+    """JSON as `writing` writes it."""
+
+    def render(self, content: Any) -> bytes:
+        return written(content).encode()
+
+
+class Written(Answer):
+    """The same, of what was written already."""
+
+    def render(self, content: Any) -> bytes:
+        return str(content).encode()
+
+
+def create_api(desk: Desk) -> APIRouter:
+    """All routes of the REST API."""
+    api = APIRouter(responses=ERRORS, default_response_class=Answer)
+    _add_nodes(api, desk)
+    _add_node_changes(api, desk)
+    _add_label_changes(api, desk)
+    _add_drains(api, desk)
+    _add_work(api, desk)
+    _add_questions(api, desk)
+    _add_history(api, desk)
+    _add_for_machines(api, desk)
+    return api
+
+
+def _add_nodes(api: APIRouter, desk: Desk) -> None:
+    texts = NodeTexts()
+
+    @api.get("/status", tags=["cluster"], summary="The cluster in numbers", response_model=schemas.Status)
+    def status() -> Answer:
+        return Answer(summary_json(desk.summary()))
+
+    @api.get("/nodes", tags=["nodes"], summary="List the nodes", response_model=schemas.Nodes)
+    def nodes(selector: Selector = "", filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
+        return Written(texts.page(desk.nodes(_part(selector, filter, offset, limit))))
+
+    @api.get("/nodes/{node_id}", tags=["nodes"], summary="One node", response_model=schemas.Node)
+    def node(node_id: NodeId) -> Answer:
+        return Answer(node_json(_found(desk.node, node_id)))
+
+    @api.get(
+        "/labels",
+        tags=["nodes"],
+        summary="Every label: key, value, nodes",
+        response_model=dict[str, dict[str, list[str]]],
+    )
+    def labels() -> Answer:
+        return Answer(
+            {key: {value: list(ids) for value, ids in values.items()} for key, values in desk.labels().items()}
+        )
+
+
+def _add_node_changes(api: APIRouter, desk: Desk) -> None:
+    @api.patch("/nodes/{node_id}", tags=["changes"], summary="Change a node, all or nothing", response_model=CHANGED)
+    def edit(request: Request, node_id: NodeId, edit: schemas.NodeEdit) -> Answer:
+        return _change(desk, change_of(_id(desk, node_id), edit), request, edit.dry_run)
+
+    @api.post("/nodes/taints/{node_id}", tags=["changes"], summary="Set taints of a node", response_model=CHANGED)
+    def taint(
+        request: Request,
+        node_id: NodeId,
+        taints: Pairs,
+        effect: Annotated[str, Query(max_length=64)] = "NoSchedule",
+        for_: Annotated[str, Query(alias="for", max_length=64, description="Remove them after: 90s, 5m, 2h.")] = "",
+        owner: Text = "",
+        until_job: Text = "",
+        dry_run: DryRun = False,
+    ) -> Answer:
+        chosen = parse_effect(effect)
+        change = NodeChange(
+            _id(desk, node_id),
+            tuple(Taint(each.key, each.value, chosen) for each in taints_of(taints)),
+            for_s=_duration(for_),
+            owner=owner,
+            until_job=until_job,
+        )
+        return _change(desk, change, request, dry_run)
+
+    @api.delete(
+        "/nodes/taints/{node_id}",
+        tags=["changes"],
+        summary="Remove taints of a node, where equal",
+        response_model=CHANGED,
+    )
+    def untaint(request: Request, node_id: NodeId, taints: Pairs, dry_run: DryRun = False) -> Answer:
+        removals = tuple(Removal(taint.key, taint.value) for taint in taints_of(taints))
+        return _change(desk, NodeChange(_id(desk, node_id), untaints=removals), request, dry_run)
+
+
+def _add_label_changes(api: APIRouter, desk: Desk) -> None:
+    @api.post("/nodes/labels/{node_id}", tags=["changes"], summary="Set labels of a node", response_model=CHANGED)
+    def label(request: Request, node_id: NodeId, labels: Pairs, dry_run: DryRun = False) -> Answer:
+        return _change(desk, NodeChange(_id(desk, node_id), labels=Labels(labels_of(labels))), request, dry_run)
+
+    @api.delete(
+        "/nodes/labels/{node_id}",
+        tags=["changes"],
+        summary="Remove labels of a node, by key or where equal",
+        response_model=CHANGED,
+    )
+    def unlabel(
+        request: Request,
+        node_id: NodeId,
+        labels: Annotated[dict[str, str | None], Body(examples=[{"disk": None}], max_length=PAIRS_MAX)],
+        dry_run: DryRun = False,
+    ) -> Answer:
+        id = _id(desk, node_id)
+        there = desk.node(id).labels
+        for key, value in labels.items():
+            if check_key(key) not in there or value not in (None, there[key]):
+                raise Missing(f"node {id} has no label {key if value is None else f'{key}={value}'}")
+        return _change(desk, NodeChange(id, unlabels=tuple(labels)), request, dry_run)
+
+
+def _add_drains(api: APIRouter, desk: Desk) -> None:
+    @api.post("/nodes/drain/{node_id}", tags=["changes"], summary="Let a node take no new work", response_model=CHANGED)
+    def drain(request: Request, node_id: NodeId, evict: bool = False, dry_run: DryRun = False) -> Answer:
+        return _change(desk, NodeChange(_id(desk, node_id), draining=True, evict=evict), request, dry_run)
+
+    @api.post(
+        "/nodes/uncordon/{node_id}",
+        tags=["changes"],
+        summary="Let a drained node take work again",
+        response_model=CHANGED,
+    )
+    def uncordon(request: Request, node_id: NodeId, dry_run: DryRun = False) -> Answer:
+        return _change(desk, NodeChange(_id(desk, node_id), draining=False), request, dry_run)
+
+
+def _add_work(api: APIRouter, desk: Desk) -> None:
+    @api.get(
+        "/asks", tags=["work"], summary="List the work: what waits first, then what runs", response_model=schemas.Asks
+    )
+    def asks(selector: Selector = "", filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
+        return Written(work_page(desk.work(_part(selector, filter, offset, limit))))
+
+    @api.get(
+        "/asks/{id:path}/why",
+        tags=["work"],
+        summary="Why it waits, or is where it is",
+        response_model=schemas.Explanation,
+    )
+    def why(id: WorkId) -> Answer:
+        return Answer(explanation_json(_found(desk.why, id)))
+
+    @api.get("/asks/{id:path}", tags=["work"], summary="One piece of work", response_model=schemas.Work)
+    def ask(id: WorkId) -> Answer:
+        return Answer(work_json(_found(desk.one, id)))
+
+    @api.get("/groups", tags=["work"], summary="List the groups", response_model=schemas.Groups)
+    def groups(filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
+        page = desk.groups(_part("", filter, offset, limit))
+        return Written(page_text(page, [written(group_json(view)) for view in page.items]))
+
+
+def _add_questions(api: APIRouter, desk: Desk) -> None:
+    @api.post(
+        "/why",
+        tags=["questions"],
+        summary="Why work would wait that was never submitted",
+        response_model=schemas.Explanations,
+    )
+    def why_spec(spec: Spec) -> Answer:
+        return Answer({"items": [explanation_json(found) for found in desk.why_spec(spec)]})
+
+    @api.post("/what-if", tags=["questions"], summary="What changes would do", response_model=schemas.Difference)
+    def what_if(changes: Changes) -> Answer:
+        return Answer(difference_json(desk.what_if(changes)))
+
+    @api.get(
+        "/lint",
+        tags=["questions"],
+        summary="What waiting work asks for that nothing has",
+        response_model=schemas.Findings,
+    )
+    def lint() -> Answer:
+        return Answer({"items": [finding_json(found) for found in desk.lint(None)]})
+
+    @api.post(
+        "/lint", tags=["questions"], summary="What a spec asks for that nothing has", response_model=schemas.Findings
+    )
+    def lint_spec(spec: Spec) -> Answer:
+        return Answer({"items": [finding_json(found) for found in desk.lint(spec)]})
+
+
+def _add_history(api: APIRouter, desk: Desk) -> None:
+    streams = Streams(desk)
+
+    @api.get(
+        "/events",
+        tags=["history"],
+        summary="What happened; as a stream with 'Accept: text/event-stream'",
+        response_model=schemas.Events,
+        responses={200: STREAM},
+    )
+    async def events(
+        after: After = 0,
+        limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = EVENTS_MAX,
+        accept: Annotated[str, Header()] = "",
+        last_event_id: Annotated[str, Header()] = "",
+    ) -> Response:
+        if "text/event-stream" not in accept:
+            found = await run_in_threadpool(desk.events, after, limit)
+            return Answer({"items": [event_json(event) for event in found]})
+        if streams.are_full:
+            raise HTTPException(429, "too many streams are open; try again later", {"retry-after": "5"})
+        known = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 18
+        return StreamingResponse(streams.after(int(last_event_id) if known else after), media_type="text/event-stream")
+
+    @api.get("/audit", tags=["history"], summary="Who changed what", response_model=schemas.Entries)
+    def audit(after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Answer:
+        return Answer({"items": [entry_json(entry) for entry in desk.audit(after, limit)], "verified": desk.verify()})
+
+    @api.post("/audit/{number}/undo", tags=["history"], summary="Take a change back", response_model=schemas.Carried)
+    def undo(request: Request, number: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> Answer:
+        return _carried(desk.undo(number, author_of(request)))
+
+    @api.get("/replay", tags=["history"], summary="A past decision, decided again", response_model=schemas.Replayed)
+    def replay(
+        ask: Annotated[str, Query(max_length=512)] = "",
+        at: Annotated[float | None, Query(ge=0, le=1e12, allow_inf_nan=False)] = None,
+    ) -> Answer:
+        found = _found(lambda id: desk.replay(id, at), ask)
+        return Answer(
+            {
+                "step": found.step,
+                "steps": found.steps,
+                "at": found.moment,
+                "decisions": [plain(decision) for decision in found.decisions],
+                "ask": found.ask,
+                "explanation": explanation_json(found.explanation) if found.explanation else None,
+            }
+        )
+
+
+def _add_for_machines(api: APIRouter, desk: Desk) -> None:
+    @api.get("/metrics", tags=["machines"], summary="Prometheus' form", response_class=PlainTextResponse)
+    def prometheus() -> PlainTextResponse:
+        waiting = desk.work(Part(filters=("state=waiting",), limit=PAGE_MAX))
+        return PlainTextResponse(metrics(desk.summary(), waiting))
+
+    @api.get("/healthz", tags=["machines"], summary="Whether the service answers", response_model=schemas.Health)
+    async def healthz() -> Answer:
+        return Answer({"status": "ok"})
+
+
+# -- how a request becomes a call
+
+
+def author_of(request: Request, via: str = "rest") -> Author:
+    """Whoever showed a token, from where, in which request."""
+    key = request.state.key
+    client = request.client.host if request.client else ""
+    return Author(key.name if key else "nobody", client, via, request.state.request)
+
+
+def change_of(node: str, edit: schemas.NodeEdit) -> NodeChange:
+    """A change as somebody wrote it, checked."""
+    return NodeChange(
+        node,
+        tuple(Taint(*_pair(each.key, each.value), parse_effect(each.effect)) for each in edit.taints),
+        tuple(
+            Removal(
+                _pair(each.key, each.value or "")[0],
+                each.value,
+                None if each.effect is None else parse_effect(each.effect),
+            )
+            for each in edit.untaints
+        ),
+        Labels(labels_of(edit.labels)),
+        tuple(check_key(key) for key in edit.unlabels),
+        edit.draining,
+        edit.evict,
+        _duration(edit.for_),
+        edit.until_job,
+        edit.owner,
+        edit.overwrite,
+        edit.missing_ok,
+    )
+
+
+def _pair(key: str, value: str) -> tuple[str, str]:
+    (taint,) = taints_of({key: value})
+    return taint.key, taint.value
+
+
+def _part(selector: str, filters: Sequence[str] | None, offset: int, limit: int) -> Part:
+    return Part(tuple(filters or ()), parse_selector(selector) if selector.strip() else None, offset, limit)
+
+
+def _found(ask: Callable[[str], Any], id: str) -> Any:
+    try:
+        return ask(id)
+    except (Absent, Conflict, Unanswered):
+        raise
+    except Invalid as error:
+        raise Missing(str(error)) from None
+
+
+def _id(desk: Desk, said: str) -> str:
+    return str(_found(desk.node, said).id)
+
+
+def _duration(said: float | str | None) -> float | None:
+    if said is None or said == "":
+        return None
+    try:
+        is_number = isinstance(said, str) and said.isascii() and said.replace(".", "", 1).isdecimal()
+        return seconds(float(said) if is_number else said)
+    except Invalid as error:
+        raise Invalid(f"for {error}") from None
+
+
+def _change(desk: Desk, change: NodeChange, request: Request, dry_run: bool) -> Answer:
+    if dry_run:
+        return Answer({"dry_run": True, "difference": difference_json(desk.blast(change))})
+    return _carried(desk.change(change, author_of(request)))
+
+
+def _carried(carried: Any) -> Answer:
+    return Answer({"node": node_json(carried.node), "audit": entry_json(carried.entry)})
+
+
+# -- refusals
+
+
+REFUSALS: dict[type[Invalid], int] = {
+    Missing: 404,
+    Absent: 404,
+    Unknown: 404,
+    Conflict: 409,
+    Unanswered: 503,
+    Invalid: 400,
+}
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Every refusal as one sentence."""
+    for kind, status in REFUSALS.items():
+        _say(app, kind, status)
+
+    @app.exception_handler(ConnectionError)
+    @app.exception_handler(TimeoutError)
+    def silent(_: Request, error: Exception) -> Answer:
+        return Answer({"error": "the cluster does not answer; try again later"}, 503)
+
+    @app.exception_handler(RequestValidationError)
+    def unreadable(_: Request, error: RequestValidationError) -> Answer:
+        first = error.errors()[0]
+        place = ".".join(str(part)[:100] for part in first["loc"] if part not in ("query", "path", "body"))
+        return Answer({"error": one_line(f"{place or 'the body'}: {first['msg'].lower()}")}, 422)
+
+    @app.exception_handler(HTTPException)
+    def plain_http(_: Request, error: HTTPException) -> Answer:
+        said = UNFOUND if error.status_code == 404 else str(error.detail)
+        return Answer({"error": said}, error.status_code, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    def broken(request: Request, _: Exception) -> Answer:
+        said = f"this is a mistake of the service; its log says more under {request.state.request}"
+        return Answer({"error": said}, 500)
+
+
+UNFOUND = "there is nothing at this address; /docs lists all there is"
+
+
+def _say(app: FastAPI, kind: type[Exception], status: int) -> None:
+    @app.exception_handler(kind)
+    def said(_: Request, error: Exception) -> Answer:
+        return Answer({"error": one_line(str(error))}, status)
+
+
+def one_line(text: str) -> str:
+    """A sentence as it may be shown anywhere: what it quotes from outside may hold what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,0 +1,290 @@
+"""What the API answers and what it takes, as types: the source of the OpenAPI document.
+
+Rule: answers are written by `views` and its neighbours and are not read again here (100 rows cost as much as all the
+rest of a request); `tests/service` hold every answer against these types. Fields are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PAIRS_MAX = 100
+"""So many taints or labels one request may set."""
+
+TEXT_MAX = 1000
+
+Name = Annotated[str, Field(max_length=256)]
+Amounts = dict[str, float]
+Taking = Annotated[str, Field(max_length=TEXT_MAX)]
+
+
+class Refused(BaseModel):
+    error: str
+
+
+class Taint(BaseModel):
+    key: str
+    value: str
+    effect: Literal["no-schedule", "prefer-no-schedule", "no-execute"]
+    since: float | None
+    until: float | None
+    until_job: str
+    owner: str
+
+
+class Node(BaseModel):
+    id: str
+    ip: str
+    name: str
+    labels: dict[str, str]
+    sources: dict[str, str]
+    taints: list[Taint]
+    draining: bool
+    total: Amounts
+    available: Amounts
+    runs: int
+
+
+class Work(BaseModel):
+    id: str
+    kind: str
+    name: str
+    state: Literal["running", "waiting"]
+    node: str
+    namespace: str
+    owner: str
+    group: str
+    resources: Amounts
+    rules: list[str]
+    labels: dict[str, str]
+    since: float | None
+    count: int
+
+
+class Member(BaseModel):
+    id: str
+    node: str
+
+
+class Group(BaseModel):
+    id: str
+    name: str
+    state: Literal["placed", "waiting"]
+    strategy: str
+    owner: str
+    since: float | None
+    members: list[Member]
+    bundles: list[Amounts]
+
+
+class Event(BaseModel):
+    number: int
+    at: float
+    kind: str
+    subject: str
+    text: str
+    count: int
+
+
+class _Page(BaseModel):
+    total: int
+    offset: int
+
+
+class Nodes(_Page):
+    items: list[Node]
+
+
+class Asks(_Page):
+    items: list[Work]
+
+
+class Groups(_Page):
+    items: list[Group]
+
+
+class Events(BaseModel):
+    items: list[Event]
+
+
+class Status(BaseModel):
+    title: str
+    kind: str
+    at: float
+    nodes: int
+    tainted: int
+    draining: int
+    running: int
+    waiting: int
+    groups: int
+    groups_waiting: int
+    total: Amounts
+    available: Amounts
+
+
+class Refusal(BaseModel):
+    code: str
+    nodes: int
+    alone: int
+    text: str
+
+
+class Verdict(BaseModel):
+    nodes: int
+    candidates: int
+    refusals: list[Refusal]
+
+
+class Change(BaseModel):
+    text: str
+    edits: list[Any]
+
+
+class Explanation(BaseModel):
+    id: str
+    text: str
+    fits: bool
+    placed: bool
+    choices: list[Verdict]
+    change: Change | None
+    chosen: dict[str, Any] | None
+    runners_up: list[dict[str, Any]]
+    members: list[Explanation]
+    together: bool | None
+
+
+class Explanations(BaseModel):
+    items: list[Explanation]
+
+
+class Fate(BaseModel):
+    ids: list[str]
+    name: str
+    count: int
+    before: str
+    after: str
+    why: str
+
+
+class Stay(BaseModel):
+    ids: list[str]
+    name: str
+    node: str
+    nodes: int
+
+
+class Difference(BaseModel):
+    placed: list[Fate]
+    moved: list[Fate]
+    stranded: list[Fate]
+    blocked: list[Fate]
+    waiting: list[Fate]
+    refused: list[Fate]
+    stays: list[Stay]
+    nodes_before: int
+    nodes_after: int
+    harms: int
+
+
+class Found(BaseModel):
+    ids: list[str]
+    code: str
+    text: str
+
+
+class Findings(BaseModel):
+    items: list[Found]
+
+
+class NodeState(BaseModel):
+    labels: dict[str, str]
+    taints: dict[str, dict[str, Any]]
+    draining: bool
+
+
+class Entry(BaseModel):
+    number: int
+    at: float
+    who: str
+    origin: str
+    via: str
+    request: str
+    action: str
+    node: str
+    before: NodeState
+    after: NodeState
+    hash: str
+    changes: str
+
+
+class Entries(BaseModel):
+    items: list[Entry]
+    verified: int
+
+
+class Carried(BaseModel):
+    """A change that was carried out."""
+
+    node: Node
+    audit: Entry
+
+
+class Tried(BaseModel):
+    """What a change would do; nothing was changed."""
+
+    dry_run: Literal[True]
+    difference: Difference
+
+
+class Replayed(BaseModel):
+    step: int
+    steps: int
+    at: float
+    decisions: list[Any]
+    ask: str
+    explanation: Explanation | None
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+# -- what it takes
+
+
+class _Taken(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TaintToSet(_Taken):
+    key: Taking
+    value: Taking = ""
+    effect: Taking = "NoSchedule"
+
+
+class TaintToRemove(_Taken):
+    key: Taking
+    value: Taking | None = None
+    effect: Taking | None = None
+
+
+class NodeEdit(_Taken):
+    """What is to hold on a node from now on, all of it or nothing."""
+
+    taints: list[TaintToSet] = Field([], max_length=PAIRS_MAX)
+    untaints: list[TaintToRemove] = Field([], max_length=PAIRS_MAX)
+    labels: dict[Taking, Taking] = Field({}, max_length=PAIRS_MAX)
+    unlabels: list[Taking] = Field([], max_length=PAIRS_MAX)
+    draining: bool | None = None
+    evict: bool = False
+    for_: Annotated[
+        float | Annotated[str, Field(max_length=64)] | None,
+        Field(alias="for", description="The taints go after: seconds, or 90s, 5m, 2h.", examples=["2h"]),
+    ] = None
+    owner: Name = ""
+    until_job: Name = ""
+    overwrite: bool = Field(True, description="Whether a taint or label of another value may be replaced.")
+    missing_ok: bool = Field(False, description="Whether what is to be removed may be gone already.")
+    dry_run: bool = Field(False, description="Only say what it would do.")

@@ -1,0 +1,55 @@
+"""A small simulated cluster whose time stands still, behind the whole service, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from service.asking import Changing, Service
+from serving import simulated
+from stead.operate.desk import Desk
+from stead.service.app import create_inner
+from stead.service.guard import App
+from stead.service.keys import RAY_TOKEN, RAY_TOKEN_PATH, Keys
+
+SCENARIO = Path(__file__).parent.parent / "golden" / "served.yaml"
+
+Serve = Callable[..., Service]
+
+
+@pytest.fixture(autouse=True)
+def no_token_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (RAY_TOKEN, RAY_TOKEN_PATH):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Changing, Keys, asyncio.Runner]]:
+    """The application, made once: it costs more than all that one test asks of it."""
+    desk, keys = Changing(), Keys(tmp_path_factory.mktemp("home"))
+    with asyncio.Runner() as runner:
+        yield cast(App, create_inner(cast(Desk, desk), keys)), desk, keys, runner
+
+
+@pytest.fixture
+def serve(inner: tuple[App, Changing, Keys, asyncio.Runner]) -> Iterator[Serve]:
+    """Makes a service over a cluster that is this test's own; `given` goes to the guard."""
+    app, desk, keys, runner = inner
+    (keys._folder / "tokens.json").unlink(missing_ok=True)
+    with ExitStack() as stack:
+        desk.instead(lambda: stack.enter_context(simulated(SCENARIO)))
+
+        def made(**given: Any) -> Service:
+            return Service(app, desk, keys, runner, **given)
+
+        yield made
+
+
+@pytest.fixture
+def service(serve: Serve) -> Service:
+    return serve()
