@@ -1,0 +1,35 @@
+"""The web pages: the desk's questions and changes for people, rendered here and loaded without a build.
+
+Rule: a page reads its words, asks the desk and fills a template; it knows nothing that the REST API could not tell too.
+Every page is a plain address that works without scripts; htmx only saves loading the whole of it again.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from stead.operate.desk import Desk
+from stead.service.keys import Keys
+from stead.service.pages.cluster import add_cluster
+from stead.service.pages.frame import Frame, asset, page_route
+from stead.service.pages.node import add_node
+from stead.service.pages.past import add_past
+from stead.service.pages.sign_in import add_sign_in
+from stead.service.pages.trying import add_trying
+from stead.service.pages.work import add_groups, add_waiting, add_work
+
+
+def create_pages(desk: Desk, keys: Keys) -> APIRouter:
+    """All pages. They are no part of the API's document: programs are not to rely on them."""
+    frame = Frame(desk)
+    pages = APIRouter(route_class=page_route(frame), include_in_schema=False)
+    add_sign_in(pages, frame, keys)
+    for add in (add_cluster, add_node, add_waiting, add_work, add_groups, add_trying, add_past):
+        add(pages, frame)
+
+    @pages.get("/static/{name}")
+    def static(name: str, v: str = "") -> Response:
+        return asset(name, bool(v))
+
+    return pages

@@ -1,0 +1,226 @@
+"""The cluster page: every node as a tile, grouped by a label and filled by use; or as a table.
+
+Rule: good at ten nodes and at ten thousand. The more there are, the smaller a tile: a card that says what runs there,
+a tile with a name, or a dot. What has not changed is not sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, Response
+from starlette.requests import Request
+
+from stead.errors import Invalid
+from stead.labelling import IDENTITY_KEYS, Selector
+from stead.operate.desk import Desk
+from stead.operate.snapshot import PAGE_MAX, Query
+from stead.operate.views import NodeView, Page, Summary
+from stead.selectors import parse_selector
+from stead.service.pages.frame import Frame, Gone, found, go_to, is_part
+from stead.service.pages.wording import amount, link, names, ordered, share, step, title
+
+CARDS_MAX = 60
+TILES_MAX = 600
+ROWS = 100
+LISTED_WORK_MAX = 5000
+GROUPS_MAX = 60
+USUAL = ("zone", "ray.io/availability-zone", "topology.kubernetes.io/zone", "ray.io/node-group", "type")
+EVERYTHING = "none"
+TEXT_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One node on the map."""
+
+    id: str
+    title: str
+    use: int | None  # per cent of the chosen resource; None if it has none
+    said: str  # in words, for those who cannot see or hover
+    marks: str  # classes
+    node: NodeView
+    work: str = ""
+
+    @property
+    def step(self) -> int:
+        return step(self.use or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Nodes with one value of the label they are grouped by."""
+
+    value: str
+    tiles: Sequence[Tile]
+    use: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody wants to see of the cluster."""
+
+    by: str = ""
+    of: str = ""
+    q: str = ""
+    view: str = "map"
+    offset: int = 0
+
+    def link(self, **other: Any) -> str:
+        given = {"by": self.by, "of": self.of, "q": self.q, "view": self.view, "offset": self.offset, **other}
+        return link("", **{name: value for name, value in given.items() if value and (name, value) != ("view", "map")})
+
+
+def add_cluster(pages: APIRouter, frame: Frame) -> None:
+    desk = frame.desk
+
+    @pages.get("/ui/")
+    def cluster(
+        request: Request, by: str = "", of: str = "", q: str = "", view: str = "map", offset: int = 0, seen: str = ""
+    ) -> Response:
+        wish = Wish(by, of, q[:TEXT_MAX].strip(), "table" if view == "table" else "map", max(0, offset))
+        values = seen_by(desk, wish)
+        if not is_part(request, "map"):
+            return frame.page(request, "cluster.html", section="cluster", **values)
+        if values["problem"]:  # the map stays as it was
+            answer: Response = frame.part("match.html", **values)
+            answer.headers.update({"hx-retarget": "#match", "hx-reswap": "outerHTML", "hx-replace-url": "false"})
+            return answer
+        if seen == values["mark"]:  # what the browser has
+            return Response(status_code=204)
+        return frame.part("map.html", **values)
+
+    @pages.get("/ui")
+    def bare() -> Response:
+        return go_to("/ui/")
+
+    @pages.get("/ui/strip")
+    def strip() -> HTMLResponse:
+        return frame.part("strip.html", summary=desk.summary())
+
+    @pages.get("/ui/find")
+    def find(id: str) -> Response:
+        """Whatever has this id, address or name: a node, work or a group."""
+        said = id.strip()
+        try:
+            return go_to(link("nodes", found(desk.node, said).id))
+        except Gone as error:
+            no_node = str(error)
+        for room, look in (("work", desk.one), ("groups", desk.why)):
+            with suppress(Gone):
+                found(look, said)
+                return go_to(link(room, said))
+        raise Gone(f"Nothing here is called {said!r}: {no_node}.")
+
+
+def seen_by(desk: Desk, wish: Wish) -> dict[str, Any]:
+    """All that the page shows."""
+    summary, labels = desk.summary(), desk.labels()
+    keys = choices_of(labels, summary.nodes)
+    by = wish.by if wish.by in labels or wish.by == EVERYTHING else next((key for key in USUAL if key in keys), "")
+    resources = [name for name in ordered(summary.total) if summary.total[name]]
+    of = wish.of if wish.of in resources else next(iter(resources), "")
+    wish = Wish(by if wish.by else "", of if wish.of else "", wish.q, wish.view, wish.offset)
+    selector, problem = understood(wish.q)
+    nodes: Page[NodeView] = Page((), 0)
+    if not problem:
+        part = (ROWS, wish.offset) if wish.view == "table" else (PAGE_MAX, 0)
+        nodes = desk.nodes(Query(selector=selector, limit=part[0], offset=part[1]))
+    size = size_of(nodes.total)
+    work = work_by_node(desk, summary) if size == "cards" and wish.view == "map" else {}
+    tiles = [tile(node, of, size, work.get(node.id, ())) for node in nodes.items]
+    return {
+        "summary": summary,
+        "wish": wish,
+        "by": by,
+        "of": of,
+        "keys": keys,
+        "resources": resources,
+        "problem": problem,
+        "matched": nodes.total,
+        "filtered": bool(wish.q),
+        "size": size,
+        "cuts": cut(tiles, by, of) if wish.view == "map" else (),
+        "rows": tiles,
+        "offset": wish.offset,
+        "page_size": ROWS,
+        "quick": summary.nodes <= TILES_MAX,
+        "mark": mark_of(tiles, wish, problem, summary.nodes),
+    }
+
+
+def mark_of(tiles: Iterable[Tile], *rest: object) -> str:
+    """Changes when what the map shows does."""
+    shown = "\n".join(f"{each.id} {each.said} {each.work}" for each in tiles)
+    return hashlib.sha256(f"{shown}{rest!r}".encode()).hexdigest()[:16]
+
+
+def understood(text: str) -> tuple[Selector | None, str]:
+    """The selector, or the sentence that says what is wrong with it."""
+    if not text:
+        return None, ""
+    try:
+        return parse_selector(text), ""
+    except Invalid as error:
+        return None, str(error)
+
+
+def size_of(count: int) -> str:
+    return "cards" if count <= CARDS_MAX else "tiles" if count <= TILES_MAX else "dots"
+
+
+def choices_of(labels: Mapping[str, Mapping[str, Sequence[str]]], nodes: int) -> list[str]:
+    """Label keys that are worth grouping by: not one group for each node."""
+    most = max(2, min(GROUPS_MAX, nodes // 2))
+    return sorted(key for key, values in labels.items() if key not in IDENTITY_KEYS and len(values) <= most)
+
+
+def work_by_node(desk: Desk, summary: Summary) -> Mapping[str, Sequence[str]]:
+    """What runs on each node, by name; nothing when that would be a long list."""
+    found: dict[str, list[str]] = defaultdict(list)
+    if summary.running <= LISTED_WORK_MAX:
+        for work in desk.work(Query(filters=("state=running",), limit=LISTED_WORK_MAX)).items:
+            found[work.node] += [work.name or work.id] * work.count
+    return found
+
+
+def tile(node: NodeView, of: str, size: str, work: Sequence[str]) -> Tile:
+    total = node.total.get(of, 0.0)
+    use = share(total, node.available.get(of, 0.0)) if total else None
+    marks = []
+    name = title(node)
+    said = [name]
+    if use is None:
+        said.append(f"no {of}" if of else "no resources")
+        marks.append("none")
+    else:
+        said.append(f"{use} % of {amount(total, of)} {of}")
+    if node.runs:
+        said.append(f"{node.runs} running")
+    if node.draining:
+        said.append("draining")
+        marks.append("draining")
+    if node.taints:
+        said.append("tainted " + " ".join(map(str, node.taints)))
+        marks.append("tainted" if any(taint.effect.refuses for taint in node.taints) else "avoided")
+    shown = names(work) if size == "cards" else ""
+    return Tile(node.id, name, use, ", ".join(said), " ".join(marks), node, shown)
+
+
+def cut(tiles: Iterable[Tile], by: str, of: str) -> list[Cut]:
+    """The groups of the map, those without the label last."""
+    found: dict[str, list[Tile]] = defaultdict(list)
+    for each in tiles:
+        found[each.node.labels.get(by, "") if by and by != EVERYTHING else ""].append(each)
+    return [Cut(value, found[value], _use(found[value], of)) for value in sorted(found, key=lambda v: (not v, v))]
+
+
+def _use(tiles: Sequence[Tile], of: str) -> int | None:
+    total = sum(each.node.total.get(of, 0.0) for each in tiles)
+    return share(total, sum(each.node.available.get(of, 0.0) for each in tiles)) if total else None

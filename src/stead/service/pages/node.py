@@ -1,0 +1,158 @@
+"""The node page: what a node is and runs, its labels and taints in place, and every change tried before it is made.
+
+Rule: a change is first a question (GET, in the address, so that one can come back to it after signing in) that shows
+whom it would touch; the same fields, sent as a POST, make it; the audit's entry takes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import HTMLResponse, Response
+from starlette.requests import Request
+
+from stead.arguments import effect_text, labels_of, parse_effect, taints_of
+from stead.errors import Invalid
+from stead.labelling import Labels
+from stead.operate.audit import Entry
+from stead.operate.changes import NodeChange, Removal
+from stead.operate.desk import Desk
+from stead.operate.snapshot import Query as Part
+from stead.operate.views import NodeView
+from stead.operate.what_if import Difference
+from stead.service.api import author_of
+from stead.service.pages.frame import Frame, first, found, go_to, read_form
+from stead.service.pages.trying import titles_in
+from stead.service.pages.wording import link, ordered, title
+from stead.specs import seconds
+from stead.taints import Effect, Taint
+
+WORK_SHOWN = 200
+NUMBER_MAX = 2**62
+CHANGES = ("taint", "untaint", "label", "unlabel", "drain", "uncordon")
+FIELDS = ("do", "key", "value", "effect", "for", "owner", "until_job", "evict")
+EFFECTS = (
+    (Effect.NO_SCHEDULE, "no new work"),
+    (Effect.PREFER_NO_SCHEDULE, "new work only as a last resort"),
+    (Effect.NO_EXECUTE, "no work at all: what runs is ended"),
+)
+
+
+def add_node(pages: APIRouter, frame: Frame) -> None:
+    desk = frame.desk
+
+    @pages.get("/ui/nodes/{id:path}")
+    def node(request: Request, id: str, done: Annotated[int, Query(ge=0, le=NUMBER_MAX)] = 0) -> HTMLResponse:
+        view = found(desk.node, id)
+        given = {name: request.query_params[name] for name in FIELDS if name in request.query_params}
+        change, difference, problem = tried(desk, view, given)
+        return frame.page(
+            request,
+            "node.html",
+            status=400 if problem else 200,
+            section="cluster",
+            node=view,
+            resources=ordered(view.total),
+            labels=sorted(view.labels.items(), key=lambda pair: (view.sources.get(pair[0]) == "stead", pair)),
+            ends={(end.key, end.effect): end for end in view.ends},
+            work=desk.work(Part(filters=(f"node={view.id}",), limit=WORK_SHOWN)),
+            given=given,
+            change=change,
+            sentence=in_words(given, view) if change else "",
+            difference=difference,
+            problem=problem,
+            titles=titles_in(desk, difference),
+            done=entry_of(desk, done),
+            effects=[(effect_text(effect), said) for effect, said in EFFECTS],
+        )
+
+    @pages.post("/ui/do/nodes/{id:path}")
+    def apply(request: Request, id: str, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
+        view: NodeView = found(desk.node, id)
+        carried = desk.change(change_of(view.id, first(fields)), author_of(request, "page"))
+        return go_to(link("nodes", view.id, done=carried.entry.number))
+
+    @pages.post("/ui/do/undo/{number}")
+    def undo(request: Request, number: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> Response:
+        carried = desk.undo(number, author_of(request, "page"))
+        return go_to(link("nodes", carried.node.id, done=carried.entry.number))
+
+
+def tried(desk: Desk, node: NodeView, given: Mapping[str, str]) -> tuple[NodeChange | None, Difference | None, str]:
+    """The change that the address asks about, what it would do, or what is wrong with it."""
+    if not given.get("do"):
+        return None, None, ""
+    try:
+        change = change_of(node.id, given)
+        return change, desk.blast(change), ""
+    except Invalid as error:
+        return None, None, str(error)
+
+
+def change_of(node: str, given: Mapping[str, str]) -> NodeChange:
+    """The change that a form describes."""
+    what, key, value = given.get("do", ""), given.get("key", "").strip(), given.get("value", "").strip()
+    match what:
+        case "taint":
+            taint = one_taint(key, value, given.get("effect", ""))
+            length = given.get("for", "").strip()
+            return NodeChange(
+                node,
+                (taint,),
+                for_s=duration(length) if length else None,
+                owner=given.get("owner", "").strip()[:256],
+                until_job=given.get("until_job", "").strip()[:256],
+            )
+        case "untaint":
+            effect = parse_effect(given["effect"]) if given.get("effect") else None
+            return NodeChange(node, untaints=(Removal(key, None, effect),))
+        case "label":
+            return NodeChange(node, labels=Labels(labels_of({key: value})))
+        case "unlabel":
+            return NodeChange(node, unlabels=(key,))
+        case "drain":
+            return NodeChange(node, draining=True, evict=given.get("evict") == "yes")
+        case "uncordon":
+            return NodeChange(node, draining=False)
+    raise Invalid(f"there is no change {what!r}; good values are {', '.join(CHANGES)}")
+
+
+def one_taint(key: str, value: str, effect: str) -> Taint:
+    (taint,) = taints_of({key: value})
+    return Taint(taint.key, taint.value, parse_effect(effect or "NoSchedule"))
+
+
+def duration(text: str) -> float:
+    try:
+        return seconds(float(text) if text.replace(".", "", 1).isdecimal() else text)
+    except Invalid as error:
+        raise Invalid(f"the time {error}") from None
+
+
+def in_words(given: Mapping[str, str], node: NodeView) -> str:
+    """What is about to be done, as a heading."""
+    key, value = given.get("key", ""), given.get("value", "")
+    pair = f"{key}={value}" if value else key
+    match given["do"]:
+        case "taint":
+            return f"Taint {title(node)} with {pair}:{given.get('effect') or 'NoSchedule'}"
+        case "untaint":
+            return f"Remove the taint {key} from {title(node)}"
+        case "label":
+            old = node.labels.get(key)
+            return f"Label {title(node)} with {pair}" + (f" (now {key}={old})" if old not in (None, value) else "")
+        case "unlabel":
+            return f"Remove the label {key} from {title(node)}"
+        case "drain":
+            return f"Drain {title(node)}" + (" and end what runs there" if given.get("evict") == "yes" else "")
+    return f"Let {title(node)} take work again"
+
+
+def entry_of(desk: Desk, number: int) -> Entry | None:
+    """The change that was just made."""
+    if number < 1:
+        return None
+    entries = desk.audit(number - 1, 1)
+    return entries[0] if entries and entries[0].number == number else None

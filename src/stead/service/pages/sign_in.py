@@ -1,0 +1,56 @@
+"""Signing in: a token becomes a cookie that scripts cannot read and other sites cannot send.
+
+Rule: the token is in no address and in no log. After signing in one comes back to a page of this service only.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.requests import Request
+
+from stead.service.keys import Keys, forgotten_cookie
+from stead.service.pages.frame import Frame, first, go_to, read_form, visitor_of
+
+WHERE = "the operator's is in the file ~/.stead/token where the service runs"
+WRONG = f"This token is not known here; {WHERE}."
+NONE = f"Give a token; {WHERE}."
+
+
+def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
+    @pages.get("/")
+    def root() -> RedirectResponse:
+        return go_to("/ui/")
+
+    def form(request: Request, back: str, said: str = "", status: int = 200) -> HTMLResponse:
+        text = frame.text("sign_in.html", visitor=visitor_of(request), summary=None, section="", back=back, said=said)
+        return HTMLResponse(text, status)
+
+    @pages.get("/login")
+    def ask(request: Request, next: str = "/ui/") -> HTMLResponse:
+        return form(request, local(next))
+
+    @pages.post("/login")
+    def sign_in(request: Request, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
+        given = first(fields)
+        token, back = given.get("token", "").strip(), local(given.get("next", ""))
+        cookie = keys.cookie(token, request.url.scheme == "https")
+        if cookie is None:
+            return form(request, back, WRONG if token else NONE, 401)
+        answer = go_to(back)
+        answer.headers["set-cookie"] = cookie
+        return answer
+
+    @pages.post("/logout")
+    def sign_out() -> Response:
+        answer = go_to("/ui/")
+        answer.headers["set-cookie"] = forgotten_cookie()
+        return answer
+
+
+def local(address: str) -> str:
+    """A page of this service; anything else is the first page."""
+    good = address.startswith("/ui/") and address.isprintable() and "\\" not in address and len(address) < 4000
+    return address if good else "/ui/"

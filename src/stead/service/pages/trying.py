@@ -1,0 +1,270 @@
+"""The what-if page: a change put together row by row, and the cluster now and then, side by side.
+
+Rule: the page has no language of its own: rows become what `stead what-if` reads from a file, and whoever prefers the
+file writes it here. Rows are in the address, so that a what-if can be sent to a colleague.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+from starlette.requests import Request
+
+from stead.arguments import parse_labels
+from stead.errors import Invalid
+from stead.operate.desk import Desk
+from stead.operate.snapshot import Query
+from stead.operate.views import explanation_json
+from stead.operate.what_if import Difference
+from stead.sections import load_yaml
+from stead.service.pages.frame import Frame, read_form
+from stead.service.pages.work import titles_of
+
+ROWS_MAX = 50
+TEXT_MAX = 20_000
+NAMES_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One input of a row."""
+
+    name: str
+    label: str
+    example: str = ""
+    needed: bool = True
+    wide: bool = False
+    names: str = ""  # "nodes": what the browser may suggest
+
+
+NODE = Field("node", "Node", "gpu-1", names="nodes")
+KINDS: Mapping[str, tuple[str, tuple[Field, ...]]] = {
+    "taint": ("Taint a node", (NODE, Field("taints", "Taint", "team=blue:NoSchedule"))),
+    "untaint": ("Remove a taint", (NODE, Field("key", "Taint key", "team"))),
+    "label": ("Label a node", (NODE, Field("labels", "Labels", "disk=ssd,zone=a"))),
+    "drain": ("Drain a node", (NODE,)),
+    "undrain": ("Uncordon a node", (NODE,)),
+    "leave": ("Remove a node", (NODE,)),
+    "join": (
+        "Add nodes",
+        (
+            Field("count", "How many", "1"),
+            Field("like", "Like the node", "gpu-1", needed=False, names="nodes"),
+            Field("capacity", "or with", "CPU=8, GPU=1, memory=64Gi", needed=False),
+            Field("labels", "Labels", "zone=a", needed=False),
+            Field("taints", "Taints", "gpu=true", needed=False),
+        ),
+    ),
+    "work": (
+        "Add work",
+        (
+            Field("count", "How many", "1"),
+            Field("id", "Name", "trial", needed=False),
+            Field("resources", "Each needs", "CPU=4, GPU=1"),
+            Field("selector", "On nodes with", "gpu_type in [A100, H100]", needed=False),
+            Field("tolerations", "Tolerates", "gpu=true", needed=False),
+        ),
+    ),
+    "suggested": ("Smallest change for waiting work", (Field("id", "Work", "train-1"),)),
+    "written": ("As a file", (Field("text", "Changes and work, in YAML", wide=True),)),
+}
+EXAMPLE = "changes:\n- drain: [cpu-1, cpu-2]\nwork:\n- {id: trial, count: 3, resources: {CPU: 4}}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    kind: str
+    values: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        return KINDS[self.kind][0]
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        return KINDS[self.kind][1]
+
+
+def add_trying(pages: APIRouter, frame: Frame) -> None:
+    desk = frame.desk
+
+    def show(request: Request, rows: Sequence[Row], ask: bool, fresh: int | None = None) -> Response:
+        difference, problem = tried(desk, rows) if ask else (None, "")
+        nodes = desk.nodes(Query(limit=NAMES_MAX)).items
+        return frame.page(
+            request,
+            "what_if.html",
+            status=400 if problem else 200,
+            section="what-if",
+            rows=rows,
+            kinds=KINDS,
+            fresh=fresh,
+            difference=difference,
+            problem=problem,
+            notes={row.values["id"]: note for row in rows if row.kind == "suggested" if (note := noted(desk, row))},
+            titles=titles_in(desk, difference),
+            nodes=[node.name or node.id for node in nodes],
+            example=EXAMPLE,
+            address=address_of(rows),
+        )
+
+    @pages.get("/ui/what-if")
+    def look(request: Request) -> Response:
+        rows = rows_of(request.query_params.multi_items())
+        return show(request, rows, ask=bool(rows))
+
+    @pages.post("/ui/ask/what-if")
+    def ask(request: Request, form: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
+        what, _, which = dict(form).get("do", "try").partition(":")
+        rows = rows_of(form)
+        if what == "add":
+            if which not in KINDS or len(rows) >= ROWS_MAX:
+                raise Invalid(f"a what-if has up to {ROWS_MAX} rows of the kinds {', '.join(KINDS)}")
+            added = {"text": EXAMPLE} if which == "written" else {"count": "1"}
+            return show(request, [*rows, Row(which, added)], ask=False, fresh=len(rows))
+        if what == "drop" and which.isdecimal():
+            return show(request, [row for index, row in enumerate(rows) if index != int(which)], ask=False)
+        return show(request, rows, ask=True)
+
+
+def noted(desk: Desk, row: Row) -> str:
+    """What the smallest change is, in words."""
+    with suppress(Invalid):
+        why = explanation_json(desk.why(row.values.get("id", "")))
+        found = [why["change"], *(member["change"] for member in why["members"])]
+        return next((str(change["text"]) for change in found if change), "")
+    return ""
+
+
+def rows_of(form: Iterable[tuple[str, str]]) -> list[Row]:
+    """Rows one after another: each begins with its `kind`."""
+    found: list[tuple[str, dict[str, str]]] = []
+    for name, value in form:
+        if name == "kind":
+            if value not in KINDS:
+                raise Invalid(f"there is no row of kind {value!r}; good values are {', '.join(KINDS)}")
+            found.append((value, {}))
+        elif found and name in {field.name for field in KINDS[found[-1][0]][1]}:
+            found[-1][1][name] = value.strip()[:TEXT_MAX]
+    return [Row(kind, values) for kind, values in found[:ROWS_MAX]]
+
+
+def address_of(rows: Sequence[Row]) -> str:
+    pairs = [("kind", row.kind) if name == "kind" else (name, value) for row in rows for name, value in _pairs(row)]
+    return f"/ui/what-if?{urlencode(pairs)}" if pairs else "/ui/what-if"
+
+
+def _pairs(row: Row) -> list[tuple[str, str]]:
+    return [("kind", row.kind), *((name, value) for name, value in row.values.items() if value)]
+
+
+# -- rows as a file would say it
+
+
+def tried(desk: Desk, rows: Sequence[Row]) -> tuple[Difference | None, str]:
+    """What the rows would do, or what is wrong with them."""
+    try:
+        return desk.what_if(written_by(rows)), ""
+    except Invalid as error:
+        return None, str(error)
+
+
+def written_by(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    if not rows:
+        raise Invalid("there is nothing to try yet; add a change, for example a taint")
+    found: dict[str, list[Any]] = {"changes": [], "work": [], "groups": []}
+    for number, row in enumerate(rows, start=1):
+        try:
+            part = _written(row, number)
+        except Invalid as error:
+            raise Invalid(f"row {number} ({row.title.lower()}): {error}") from None
+        for name, entries in part.items():
+            if name not in found:
+                raise Invalid(f"row {number}: {name!r} has no place here; good fields are {', '.join(found)}")
+            found[name] += entries if isinstance(entries, list) else [entries]
+    return {name: entries for name, entries in found.items() if entries}
+
+
+def _written(row: Row, number: int) -> dict[str, Any]:
+    for field in row.fields:
+        if field.needed and not row.values.get(field.name):
+            raise Invalid(
+                f"{field.label.lower()} is missing" + (f", for example {field.example}" * bool(field.example))
+            )
+    given, node = row.values, row.values.get("node", "")
+    match row.kind:
+        case "taint":
+            return {"changes": [{"taint": node, "taints": given["taints"]}]}
+        case "untaint":
+            key, _, effect = given["key"].partition(":")
+            return {"changes": [{"untaint": node, "key": key, **({"effect": effect} if effect else {})}]}
+        case "label":
+            return {"changes": [{"label": node, "labels": dict(parse_labels(given["labels"]))}]}
+        case "drain" | "undrain" | "leave":
+            return {"changes": [{row.kind: node}]}
+        case "join":
+            return {"changes": [{"join": _joined(given, number)}]}
+        case "work":
+            return {"work": [_work(given, number)]}
+        case "suggested":
+            return {"changes": [{"suggested": given["id"]}]}
+    written = load_yaml(given["text"])
+    if not isinstance(written, dict):
+        raise Invalid("must have the fields changes, work or groups, for example changes: [{drain: cpu-1}]")
+    return written
+
+
+def _joined(given: Mapping[str, str], number: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {"id": f"new-{number}", "count": _count(given)}
+    if given.get("like"):
+        return {**entry, "like": given["like"]}
+    if not given.get("capacity"):
+        raise Invalid("say like which node, or with what, for example CPU=8, GPU=1")
+    return {**entry, **_some(given, capacity=amounts_of, labels=lambda text: dict(parse_labels(text)), taints=str)}
+
+
+def _work(given: Mapping[str, str], number: int) -> dict[str, Any]:
+    entry = {"id": given.get("id") or f"trial-{number}", "count": _count(given)}
+    return {**entry, **_some(given, resources=amounts_of, selector=str, tolerations=str)}
+
+
+def _some(given: Mapping[str, str], **read: Callable[[str], Any]) -> dict[str, Any]:
+    return {name: reader(given[name]) for name, reader in read.items() if given.get(name)}
+
+
+def _count(given: Mapping[str, str]) -> int:
+    text = given.get("count", "1") or "1"
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= 10_000:
+        raise Invalid(f"how many must be a number from 1 to 10000, for example 3, not {text!r}")
+    return int(text)
+
+
+_AMOUNT = re.compile(r"\s*([^=:,\s{}]+)\s*[=:]\s*([^=:,\s{}]+)\s*")
+
+
+def amounts_of(text: str) -> dict[str, str | float]:
+    """``CPU=8, GPU=0.5, memory=64Gi`` or ``{CPU: 8}``."""
+    found: dict[str, str | float] = {}
+    for part in text.strip().removeprefix("{").removesuffix("}").split(","):
+        match = _AMOUNT.fullmatch(part)
+        if match is None:
+            raise Invalid(f"amounts must be like CPU=8, GPU=1, memory=64Gi, not {text!r}")
+        number = match[2]
+        found[match[1]] = float(number) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", number) else number
+    return found
+
+
+def titles_in(desk: Desk, difference: Difference | None) -> Mapping[str, str]:
+    """What to call the nodes that a difference speaks of."""
+    if difference is None:
+        return {}
+    fates = (*difference.placed, *difference.moved, *difference.stranded, *difference.blocked, *difference.refused)
+    ids = [id for fate in fates for id in (fate.before, fate.after)]
+    return titles_of(desk, [*ids, *(each.node for each in difference.stays)])
