@@ -3,8 +3,10 @@
 On one page: ``python`` blocks share a namespace, and a ``text`` block right after one is its exact output;
 ``yaml`` blocks load as scenarios and are files when their first line is ``# file: name.yaml``;
 ``cluster.yaml`` is the Ray cluster that the rest of the page runs on, one for all pages, and a page leaves it as
-it was; in ``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name
-commands: of the Makefile, of stead, and installers.
+it was; ``served.yaml`` is a scenario that a service serves for the rest of the page while its time stands still
+(other files are then work and changes), and a page of docs/commands that links to the cluster of the index runs on
+that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands:
+of the Makefile, of stead, and installers.
 """
 
 from __future__ import annotations
@@ -15,20 +17,27 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import click
 import pytest
 
-from stead.cli import main, stead
+from serving import serving, simulated
+from stead.cli import COMMANDS, main, stead
+from stead.sections import load_yaml
 from stead.sim.scenario import parse
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LANGUAGES = {"python", "text", "yaml", "console", "sh"}
+
+SERVED = "served.yaml"
+ELSEWHERE = "index.md#the-cluster-of-these-pages"
+"""A page of docs/commands that links there runs on the cluster of that page."""
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -87,7 +96,13 @@ def check_shell(body: str) -> None:
         if words and words[0] == "make":
             assert re.search(rf"^{words[-1]}:", makefile, re.MULTILINE), f"the Makefile has no {words[-1]!r}"
         elif words and words[0] == "stead":
-            stead.commands[words[1]].make_context(words[1], words[2:])
+            command = stead.get_command(click.Context(stead), words[1])
+            assert command is not None, f"{line!r} names no command of stead"
+            command.make_context(words[1], words[2:], click.Context(stead, **stead.context_settings))
+        elif words and words[0] == "eval":
+            assert re.fullmatch(r"\$\(stead completion (bash|zsh|fish)\)", words[1]), f"{line!r} is not checked"
+        elif words and words[0] == "export" and words[1].startswith("STEAD_ADDRESS="):
+            assert words[1].partition("=")[2].startswith("http://")
         elif words and words[0] == "export":
             assert callable(resolve_name(words[1].partition("=")[2])), f"{line!r} names nothing"
         else:
@@ -119,6 +134,30 @@ def address_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[P
 
 
 @pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Serves a scenario until the page ends; `stead` finds it there. The answer is its desk."""
+    with ExitStack() as stack:
+
+        def start(scenario: str) -> Any:
+            for name in [name for name in os.environ if name.startswith(("RAY_", "STEAD_"))]:
+                monkeypatch.delenv(name)
+            desk = stack.enter_context(simulated(scenario))
+            served = stack.enter_context(serving(desk))
+            for name, value in served.variables.items():
+                monkeypatch.setenv(name, value)
+            return desk
+
+        yield start
+
+
+def served_elsewhere(page: Path) -> str | None:
+    if f"({ELSEWHERE})" not in page.read_text(encoding="utf-8"):
+        return None
+    index = page.parent / ELSEWHERE.partition("#")[0]
+    return next(block.body for block in blocks(index) if block.body.startswith(f"# file: {SERVED}\n"))
+
+
+@pytest.fixture
 def detached() -> Iterator[None]:
     """A page that has attached itself to a cluster is detached after it."""
     yield
@@ -132,12 +171,18 @@ def detached() -> Iterator[None]:
 @pytest.mark.usefixtures("detached")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_of_the_page_runs(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address_of: Callable[[Path], str]
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address_of: Callable[[Path], str],
+    serve: Callable[[str], Any],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     names: dict[str, Any] = {"__name__": "__docs__"}
     printed = ""
+    elsewhere = served_elsewhere(page)
+    desk = None if elsewhere is None else serve(elsewhere)
     for block in blocks(page):
         where = f"{name_of(page)}:{block.line}"
         match block.language:
@@ -151,6 +196,10 @@ def test_every_block_of_the_page_runs(
                     (tmp_path / found[1]).write_text(block.body, encoding="utf-8")
                 if found and found[1] == "cluster.yaml":
                     monkeypatch.setenv("RAY_ADDRESS", address_of(tmp_path / "cluster.yaml"))
+                elif found and found[1] == SERVED:
+                    desk = serve(block.body)
+                elif desk is not None and "nodes" not in load_yaml(block.body):
+                    desk.what_if(load_yaml(block.body))
                 else:
                     parse(block.body)
             case "console":
@@ -160,9 +209,26 @@ def test_every_block_of_the_page_runs(
         assert block.language in LANGUAGES, f"{where}: say what the block is: {', '.join(sorted(LANGUAGES))}"
 
 
+def test_every_command_has_its_page_and_the_menu_lists_it() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in (name for section in COMMANDS.values() for name in section):
+        page = ROOT / "docs" / "commands" / f"{name}.md"
+        assert page.read_text(encoding="utf-8").startswith(f"# stead {name}\n"), f"{page} is not about {name}"
+        assert f"commands/{name}.md" in menu, f"mkdocs.yml does not list {page}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
     broken = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert not broken, f"{name_of(page)} links to {broken}"
+    for link, heading in re.findall(r"\]\(([^)#\s:]*\.md)?#([^)\s]+)\)", text):
+        target = page.parent / link if link else page
+        assert heading in headings(target), f"{name_of(page)} links to {link}#{heading}, which is not there"
+
+
+def headings(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    found = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in found}

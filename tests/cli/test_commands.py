@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 
 from golden_files import assert_golden
-from stead import cli
-from stead.cli import main
+from stead.cli import COMMANDS, main
+from stead.commands import output
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = "scenarios/demo.yaml"
@@ -40,9 +43,7 @@ GOLDEN = [
     ("why-urgent.txt", ["why", "--scenario", DEMO, "urgent"]),
     ("why-train.txt", ["why", "--scenario", DEMO, "train-1"]),
     ("help.txt", ["--help"]),
-    ("help-sim.txt", ["sim", "--help"]),
-    ("help-replay.txt", ["replay", "--help"]),
-    ("help-why.txt", ["why", "--help"]),
+    *((f"help-{name}.txt", [name, "--help"]) for section in COMMANDS.values() for name in section),
 ]
 
 
@@ -73,6 +74,44 @@ def test_a_journal_of_a_run_replays_byte_equal(tmp_path: Path, capsys: pytest.Ca
     assert out.startswith(f"{journal}: ")
     assert out.endswith("steps decided again, every decision byte-equal.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["demo.journal"]
+
+
+def test_a_long_replay_shows_how_far_it_is_to_somebody_who_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = str(tmp_path / "demo.journal")
+    run(capsys, "sim", DEMO, "--journal", journal)
+    monkeypatch.setattr("stead.commands.asking.STEPS_LONG", 1)
+    assert run(capsys, "replay", journal)[2] == ""
+    monkeypatch.setattr("stead.commands.asking.is_looked_at", lambda: True)
+    for words in ([], ["--ask", "render"]):
+        code, out, err = run(capsys, "replay", journal, *words)
+        assert (code, "decided again" in out, "deciding again" in err) == (0, True, True)
+
+
+def test_one_decision_of_a_journal_is_told_as_of_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = str(tmp_path / "demo.journal")
+    run(capsys, "sim", DEMO, "--journal", journal)
+    told = ""
+    for words in (["--ask", "urgent"], ["--at", "45s"], ["--ask", "web-2", "--at", "1m"]):
+        told += f"$ stead replay demo.journal {' '.join(words)}\n{run(capsys, 'replay', journal, *words)[1]}"
+    assert_golden("replay-journal.txt", told)
+    found = json.loads(run(capsys, "replay", journal, "--json")[1])
+    assert found == {"journal": journal, "steps": found["steps"], "equal": True}
+
+
+def test_a_journal_that_was_touched_is_told_with_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = tmp_path / "demo.journal"
+    run(capsys, "sim", DEMO, "--journal", str(journal))
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        (name,) = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%decisions%'"
+        ).fetchone()
+        connection.execute(f"UPDATE {name} SET decisions = replace(decisions, 'cpu-a', 'cpu-b')")
+    for words in ([], ["--ask", "cache"]):
+        code, out, err = run(capsys, "replay", str(journal), *words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "step 1" in err
 
 
 def test_a_run_does_not_write_over_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +147,6 @@ ERRORS = [
     (["sim", DEMO, "--journal", "j" * 300], 1, f"stead: {'j' * 300} cannot be used: File name too long"),
     (["sim", DEMO, "--seed", "x"], 2, "stead: Invalid value for '--seed': 'x' is not a valid integer."),
     (["sim", DEMO, "--frobnicate"], 2, "stead: No such option"),
-    (["why", "x"], 2, "stead: Missing option '--scenario'. (see 'stead why --help')"),
 ]
 
 
@@ -160,7 +198,7 @@ def test_an_interrupt_ends_with_130_and_no_traceback(
 
 
 def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cli, "_is_terminal", lambda: True)
+    monkeypatch.setattr("stead.commands.simulating.is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = run(capsys, "sim", DEMO)
     assert "Waiting" in out
@@ -174,7 +212,7 @@ def test_a_long_timeline_is_cut_and_says_so(
     monkeypatch.setattr("stead.sim.report.TIMELINE_LINES_MAX", 3)
     _, plain, _ = run(capsys, "sim", DEMO)
     assert plain.splitlines()[-1].endswith("more lines, all of them in --json")
-    monkeypatch.setattr(cli, "_is_terminal", lambda: True)
+    monkeypatch.setattr("stead.commands.simulating.is_terminal", lambda: True)
     _, tables, _ = run(capsys, "sim", DEMO)
     assert "more lines, all of them in --json" in tables
 
@@ -195,7 +233,14 @@ def test_tables_are_for_terminals_that_want_them(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: tty, raising=False)
-    assert cli._is_terminal() is expected
+    assert output.is_terminal() is expected
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_head_of_a_table_stands_out_on_a_terminal_only(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: is_terminal)
+    bold = ("\x1b[1m", "\x1b[0m") if is_terminal else ("", "")
+    assert output.columns([("ID", "NONE"), ("a", "-"), ("bc", "-")]) == f"{bold[0]}ID{bold[1]}\na\nbc"
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -206,12 +251,36 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+HEAVY = {"numpy", "yaml", "rich", "pydantic", "sqlite3", "ray", "fastapi", "uvicorn", "starlette", "jinja2"}
+
+
+def loaded_by(*words: str) -> set[str]:
+    """The modules that a command of its own process has loaded."""
+    code = f"import sys; from stead.cli import main; main({list(words)!r}); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].strip("[]").replace("'", "").split(", "))
+
+
 def test_help_needs_none_of_the_heavy_imports() -> None:
     """What keeps `stead --help` under 200 ms; the time itself is not tested, as machines differ."""
-    code = "import sys; from stead.cli import main; main(['--help']); print(sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].strip("[]").replace("'", "").split(", "))
-    assert not loaded & {"numpy", "yaml", "rich", "pydantic", "sqlite3", "stead.engine"}
+    loaded = loaded_by("--help")
+    assert not loaded & HEAVY
+    assert {name for name in loaded if name.startswith("stead")} == {"stead", "stead.cli", "stead.errors"}
+
+
+@pytest.mark.parametrize("command", ["nodes", "work", "taint", "why", "what-if", "serve", "token", "audit", "start"])
+def test_the_help_of_a_command_needs_no_engine_and_no_server(command: str) -> None:
+    assert not loaded_by(command, "--help") & {*HEAVY, "stead.engine", "stead.ray", "stead.service"}
+
+
+def test_the_help_lists_every_command_with_its_own_line() -> None:
+    from stead.cli import stead
+
+    for section in COMMANDS.values():
+        for name, (_, line) in section.items():
+            command = stead.get_command(click.Context(stead), name)
+            assert command is not None
+            assert (command.name, command.short_help) == (name, line)
 
 
 def test_control_c_reaches_a_real_process(tmp_path: Path) -> None:
@@ -223,10 +292,13 @@ def test_control_c_reaches_a_real_process(tmp_path: Path) -> None:
     )
     code = "import sys; from stead.cli import main; sys.exit(main())"
     words = ["sim", str(tmp_path / "endless.yaml"), "--journal", str(tmp_path / "j")]
-    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "j-wal").exists() and process.poll() is None:
-        os.sched_yield()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    with subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while not (tmp_path / "j-wal").exists() and process.poll() is None:
+                os.sched_yield()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert err.strip() == "stead: interrupted"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,14 +19,13 @@ from typing import Any
 
 import pytest
 
-from golden_files import assert_golden
 from stead.cli import main
-from stead.ray_commands import event_line, time_text
+from stead.commands.output import event_line, time_text
 
 ray = pytest.importorskip("ray")
 
 import stead  # noqa: E402
-from stead.ray.book import Event  # noqa: E402
+from stead.operate.views import Event  # noqa: E402
 from stead.ray.local import LocalCluster  # noqa: E402
 
 pytestmark = [
@@ -138,19 +138,6 @@ def test_the_demonstration_shows_every_kind_of_rule_and_leaves_nothing(tmp_path:
     assert list(place_for_files.iterdir()) == []
 
 
-# -- the help
-
-HELP = ["taint", "label", "drain", "uncordon", "nodes", "events", "demo", "start", "up"]
-
-
-@pytest.mark.parametrize("command", HELP)
-def test_the_help_is_as_in_the_golden_file(command: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = run(command, "--help")
-    assert (code, err) == (0, "")
-    assert_golden(f"help-{command}.txt", out)
-
-
 # -- taints, which is T4 and T11
 
 
@@ -186,11 +173,11 @@ def test_one_removal_that_matches_nothing_leaves_all_as_it_was(run: Run, ids: li
 
 def test_kubectls_form_sets_and_removes(run: Run, ids: list[str]) -> None:
     code, out, _ = run("taint", "nodes", ids[1], "k=v:NoSchedule", "k:PreferNoSchedule", "other:NoExecute")
-    assert (code, out) == (0, f"node {ids[1][:12]}: tainted k=v, k:prefer-no-schedule, other:no-execute\n")
+    assert (code, out) == (0, f"node/{ids[1]} tainted\n")
     assert run("taint", "node", ids[1], "k:NoSchedule-")[0] == 0
     assert taints(ids[1]) == ["k:prefer-no-schedule", "other:no-execute"]
     code, out, _ = run("taint", "nodes", ids[1], "k-", "k:PreferNoSchedule-", "other-", "last=1:NoSchedule")
-    assert out == f"node {ids[1][:12]}: tainted last=1; no longer tainted k:prefer-no-schedule, other:no-execute\n"
+    assert (code, out) == (0, f"node/{ids[1]} modified\n")
     assert taints(ids[1]) == ["last=1"]
 
 
@@ -226,7 +213,7 @@ def test_a_taint_has_an_owner_and_an_end_and_they_are_shown(run: Run, ids: list[
     job = ray.get_runtime_context().get_job_id()
     said = ["--owner", "blue", "--for", "2h", "--until-job", job]
     code, out, _ = run("taint", "nodes", "worker-1", "team=blue:NoSchedule", *said)
-    assert (code, out) == (0, f"node {ids[1][:12]}: tainted team=blue for 2h, until job {job} ends, by blue\n")
+    assert (code, out) == (0, f"node/worker-1 tainted for 2h, until job {job} ends, by blue\n")
     line = next(line for line in run("nodes")[1].splitlines() if line.startswith(ids[1][:12]))
     assert re.search(rf"team=blue \((2h|1h59m) left, until job {job} ends, by blue\)$", line)
     (found,) = (each for each in json.loads(run("nodes", "--json")[1]) if each["id"] == ids[1])
@@ -247,7 +234,7 @@ def test_a_job_that_does_not_run_can_end_no_taint(run: Run, ids: list[str]) -> N
 
 def test_kubectls_form_labels_a_node(run: Run, ids: list[str]) -> None:
     code, out, _ = run("label", "nodes", ids[1], "rack=7", "tier=", "zone-")
-    assert (code, out) == (0, f"node {ids[1][:12]}: labelled rack=7, tier=; no longer labelled zone\n")
+    assert (code, out) == (0, f"node/{ids[1]} labeled\n")
     assert {key: view(ids[1]).labels.get(key) for key in ("rack", "tier", "zone")} == {
         "rack": "7",
         "tier": "",
@@ -331,48 +318,117 @@ def test_a_length_of_time_is_short(seconds: float, text: str) -> None:
     assert time_text(seconds) == text
 
 
-# -- wrong words, no cluster, no Ray
+# -- questions, the audit and a service of the cluster
 
 
-ERRORS = [
-    (["taint"], 2, "stead: name one node, by --node-id, by --node-ip, or as in: nodes NODE (see 'stead taint --help')"),
-    (["taint", "--node-id", "a", "--node-ip", "b", "--append", "k=v"], 2, "stead: name one node"),
-    (["taint", "abcdef", "k=v:NoSchedule"], 2, "stead: 'abcdef' stands where 'nodes' was expected"),
-    (["taint", "nodes"], 2, "stead: name a node after 'nodes'"),
-    (["taint", "nodes", "abcdef"], 2, "stead: name a taint to set or to remove"),
-    (["taint", "nodes", "abcdef", "k-", "--for", "2h"], 2, "stead: --for, --until-job and --owner are for taints that"),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "soon"], 2, "stead: Invalid value for '--for': 'soon' is"),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "0"], 2, "stead: Invalid value for '--for': '0' is no"),
-    (["taint", "nodes", "abcdef", "k=v", "--effect", "never"], 2, "stead: Invalid value for '--effect': taint effect"),
-    (["taint", "nodes", "abcdef", "k"], 1, "stead: taint 'k' has no effect; write 'k:NoSchedule' to set it or 'k-' to"),
-    (["taint", "nodes", "abcdef", "k=v:Never"], 1, "stead: taint effect 'Never' is unknown"),
-    (
-        ["taint", "nodes", "abcdef", "k=v:NoExecute", "--effect", "NoSchedule"],
-        1,
-        "stead: the effect of taint 'k=v:NoExecute' is given twice; leave out --effect or ':NoExecute'",
-    ),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k-"], 1, "stead: taint k=v is set and removed at once"),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k=w:NoSchedule"], 1, "stead: taint 'k' is given twice; give it"),
-    (["taint", "--node-id", "abcdef", "--append", '{"k": 1}'], 1, "stead: the value of taint 'k'"),
-    (["label", "nodes", "abcdef"], 2, "stead: name a label to set or to remove, for example disk=ssd or disk-"),
-    (["label", "nodes", "abcdef", "disk"], 1, "stead: labels 'disk' have the part 'disk' without '='"),
-    (["label", "nodes", "abcdef", "disk=a", "disk-"], 1, "stead: label 'disk' is set and removed at once"),
-    (["label", "nodes", "abcdef", "disk=a", "disk=b"], 1, "stead: label 'disk' is given twice"),
-    (["label", "nodes", "abcdef", "node_ip-"], 1, "stead: label 'node_ip' is set by stead on every node"),
-    (["drain"], 2, "stead: Missing argument 'NODE'."),
-    (["nodes", "--selector", "zone in"], 1, "stead: "),
-]
+def fields(title: str) -> set[str]:
+    """The fields that docs/json.md promises."""
+    page = (Path(__file__).parent.parent.parent / "docs" / "json.md").read_text(encoding="utf-8")
+    part = re.split(rf"^##+ {title}$", page, flags=re.MULTILINE)[1]
+    return set(re.findall(r"^\| `(\w+)` \|", re.split(r"^##", part, maxsplit=1, flags=re.MULTILINE)[0], re.MULTILINE))
 
 
-@pytest.mark.parametrize(("words", "code", "sentence"), ERRORS, ids=[" ".join(words) for words, _, _ in ERRORS])
-def test_wrong_words_are_refused_before_anything_is_attached(
-    words: list[str], code: int, sentence: str, run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def waiting(ids: list[str]) -> Iterator[str]:
+    """The id of an actor that waits: its label is misspelt."""
+
+    class Lost:
+        pass
+
+    actor = ray.remote(num_cpus=0.1, label_selector={"zne": "a"})(Lost).remote()
+    yield actor._actor_id.hex()
+    ray.kill(actor)
+
+
+def test_questions_are_answered_in_words_and_in_the_documented_json(run: Run, ids: list[str], waiting: str) -> None:
+    def asked(*words: str) -> Any:
+        code, out, err = run(*words, "-o", "json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    deadline = time.monotonic() + 60
+    while waiting not in {each["id"] for each in asked("work", "--waiting")}:
+        assert time.monotonic() < deadline, "the actor is not listed"
+    (listed,) = (each for each in asked("work", "--filter", f"id={waiting}"))
+    assert (set(listed), listed["kind"]) == (fields("A piece of work"), "actor")
+    assert listed["name"].endswith("Lost")
+    assert (set(asked("status")), asked("status")["kind"]) == (fields("The cluster"), "ray")
+    assert all(set(each) == fields("A node") for each in asked("nodes"))
+    assert set(asked("why", waiting)) == fields("An explanation")
+    assert "lack zne in {a}" in run("why", waiting[:16])[1]
+    code, out, _ = run("lint")
+    assert (code, "no node has the label zne (did you mean 'zone'?)" in out) == (1, True)
+    found = asked("what-if", "--label", ids[1][:12], "zne=a")
+    assert set(found) == fields("A difference")
+    assert [fate["ids"] for fate in found["placed"]] == [[waiting]]
+    code, out, _ = run("label", "nodes", ids[1][:12], "zne=a", "--dry-run")
+    assert (code, "placed" in out, "zne" in view(ids[1]).labels) == (0, True, False)
+
+
+def test_a_decision_of_the_controller_is_decided_again(run: Run, ids: list[str]) -> None:
+    class Placed:
+        def here(self) -> str:
+            return str(ray.get_runtime_context().get_node_id())
+
+    actor = ray.remote(num_cpus=0.1, spread={"zone": 1}, labels={"app": "replayed"})(Placed).remote()
+    try:
+        node, id = ray.get(actor.here.remote()), actor._actor_id.hex()
+        code, out, err = run("replay", "--ask", id)
+        assert (code, err) == (0, "")
+        first, decision = out.splitlines()[:2]
+        assert re.fullmatch(r"step \d+ of \d+, at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: decided again, byte-equal\.", first)
+        assert decision == f"  {id}: placed on {node[:12]}"
+        assert f"{id}, as of then: Placed on {node[:12]} by hybrid" in out
+        found = json.loads(run("replay", "--ask", id, "--at", "0s", "-o", "json")[1])
+        assert (set(found), found["ask"]) == (fields("A decision of the past"), id)
+    finally:
+        ray.kill(actor)
+
+
+def test_a_change_is_in_the_audit_with_the_user_and_can_be_undone(run: Run, ids: list[str]) -> None:
+    assert run("taint", "nodes", "worker-1", "k=v:NoSchedule", "l=w:NoSchedule")[0] == 0
+    entry = json.loads(run("audit", "--limit", "1", "--json")[1])[0]
+    assert (set(entry), entry["node"], entry["via"]) == (fields("An entry of the audit"), ids[1], "cli")
+    assert entry["changes"] == "+k=v:no-schedule +l=w:no-schedule"
+    number = str(entry["number"])
+    assert run("undo", number)[:2] == (
+        0,
+        f"node {ids[1][:12]}: {number} is undone: -k=v:no-schedule -l=w:no-schedule\n",
+    )
+    assert taints(ids[1]) == []
+    assert run("audit", "--verify")[:2] == (0, f"{int(number) + 1} entries, none was touched\n")
+
+
+def test_a_service_of_the_cluster_answers_the_same(
+    run: Run, cluster: LocalCluster, ids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stead.ray_commands._attached", None)
-    found, out, err = run(*words)
-    assert (found, out) == (code, "")
-    assert err.startswith(sentence)
-    assert err.count("\n") == 1
+    code = "import sys; from stead.cli import main; sys.exit(main())"
+    words = ["serve", "--address", cluster.address, "--port", "0"]
+    monkeypatch.setenv("STEAD_HOME", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            first = process.stdout.readline()
+            found = re.fullmatch(r"ray \S+ is served at (http://127\.0\.0\.1:\d+)\n", first)
+            assert found, (first, process.stderr.read())
+            assert [each["id"] for each in json.loads(run("nodes", "--json", "--address", found[1])[1])] == [
+                each["id"] for each in json.loads(run("nodes", "--json")[1])
+            ]
+            assert run("taint", "nodes", "worker-1", "k=v:NoSchedule", "--address", found[1])[0] == 0
+            assert taints(ids[1]) == ["k=v"]
+            entry = json.loads(run("audit", "--limit", "1", "--json", "--address", found[1])[1])[0]
+            assert (entry["who"], entry["via"], entry["origin"]) == ("operator", "rest", "127.0.0.1")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+# -- no such node, no cluster, no Ray
 
 
 @pytest.mark.usefixtures("ids")
@@ -385,20 +441,16 @@ def test_a_node_that_is_not_there_is_one_sentence(words: list[str], run: Run) ->
     assert re.match(r"stead: there is no node '.+' in this cluster; `stead nodes` lists them, for example '", err)
 
 
-@pytest.mark.parametrize("command", [["nodes"], ["events"], ["drain", "x"], ["taint", "nodes", "x", "k-"], ["demo"]])
-def test_without_ray_a_command_says_what_to_install(
-    command: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_the_demonstration_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    sentence = f"stead: stead {command[0]} needs Ray; install it with pip install 'stead[ray]'\n"
-    assert run(*command) == (1, "", sentence)
+    assert run("demo") == (1, "", "stead: stead demo needs Ray; install it with pip install 'stead[ray]'\n")
 
 
 def test_a_command_finds_the_cluster_by_the_environment_and_says_only_its_sentence(
     cluster: LocalCluster, ids: list[str]
 ) -> None:
     done = as_process("taint", "nodes", ids[1], "k=v:NoSchedule", RAY_ADDRESS=cluster.address)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"node {ids[1][:12]}: tainted k=v\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"node/{ids[1]} tainted\n", "")
     assert taints(ids[1]) == ["k=v"]
 
 

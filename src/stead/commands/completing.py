@@ -1,0 +1,88 @@
+"""Shell completion: `stead completion`, and the ids that a shell may complete.
+
+Rule: quick and silent. Ids are asked of a service that STEAD_ADDRESS names; where it does not answer at once, or
+something else is wrong, nothing is completed and nothing said.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from stead.commands.reach import is_service, service
+from stead.errors import Invalid
+
+if TYPE_CHECKING:
+    from stead.operate.desk import Desk
+
+QUICK_S = 1.0
+SHOWN_MAX = 1000
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(short_help="Print the script for shell completion.")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> int:
+    """Print the script by which SHELL completes commands, options, and where STEAD_ADDRESS names a service the ids of
+    nodes and work.
+
+    \b
+    Examples:
+      eval "$(stead completion bash)"
+      stead completion zsh > ~/.zfunc/_stead
+      stead completion fish > ~/.config/fish/completions/stead.fish
+    """
+    from click.shell_completion import ShellComplete, get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    program = click.get_current_context().find_root().command
+    # The script alone: bash's own class would start a bash to look at its version.
+    click.echo(ShellComplete.source(kind(program, {}, "stead", "_STEAD_COMPLETE")))
+    return 0
+
+
+def node_ids(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+    return _known(context, begin, _nodes)
+
+
+def work_ids(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+    return _known(context, begin, _work)
+
+
+def node_words(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+    """kubectl's form: first the word `nodes`, then a node; what follows nobody can know."""
+    given = context.params.get(parameter.name or "") or ()
+    if not given:
+        return ["nodes"] if "nodes".startswith(begin) else []
+    return node_ids(context, parameter, begin) if len(given) == 1 else []
+
+
+def _known(context: click.Context, begin: str, ids: object) -> list[str]:
+    address = context.params.get("address") or os.environ.get("STEAD_ADDRESS", "")
+    if not is_service(address):
+        return []
+    with suppress(Invalid, OSError, ValueError):
+        assert callable(ids)
+        found: Iterable[str] = ids(service(address, QUICK_S))
+        return sorted({each for each in found if each.startswith(begin)})
+    return []
+
+
+def _nodes(desk: Desk) -> Iterable[str]:
+    from stead.operate.snapshot import Query
+
+    for view in desk.nodes(Query(limit=SHOWN_MAX)).items:
+        yield from filter(None, (view.id, view.name))
+
+
+def _work(desk: Desk) -> Iterable[str]:
+    from stead.operate.snapshot import Query
+
+    yield from (view.id for view in desk.groups(Query(limit=SHOWN_MAX)).items)
+    yield from (view.id for view in desk.work(Query(limit=SHOWN_MAX)).items)

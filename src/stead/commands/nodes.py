@@ -1,0 +1,381 @@
+"""`stead nodes`, `taint`, `label`, `drain`, `uncordon`.
+
+Rule: everything is checked on every node before the first one is changed; then one sentence for each node says what now
+holds there. With --dry-run the same is tried, and what it would do to work is shown instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stead.commands.completing import node_ids, node_words
+from stead.commands.output import (
+    detailed,
+    ending,
+    for_scripts,
+    formatted,
+    listed,
+    more,
+    node_table,
+    pairs,
+    printable,
+    shown_labels,
+    structured,
+    time_text,
+    watching,
+    written,
+)
+from stead.commands.reach import addressed, author, reached
+from stead.commands.words import (
+    SHORT,
+    Kubectl,
+    LabelChanges,
+    Target,
+    all_nodes,
+    duration,
+    effect_option,
+    label_changes,
+    taint_changes,
+    taints_set,
+    target_of,
+)
+from stead.errors import Invalid
+from stead.labelling import Labels
+from stead.taints import Effect, Taint
+
+if TYPE_CHECKING:
+    from stead.arguments import TaintChange
+    from stead.operate.changes import NodeChange
+    from stead.operate.desk import Desk
+    from stead.operate.views import NodeView
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _on_a_node(command: Command) -> Command:
+    """The options by which both forms name a node."""
+    options = [
+        click.option(
+            "--node-id", metavar="ID", help="The node, by its id or the beginning of it.", shell_complete=node_ids
+        ),
+        click.option("--node-ip", metavar="IP", help="The node, by its address."),
+        click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several."),
+        _dry_run,
+        addressed,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _dry_run(command: Command) -> Command:
+    said = "Change nothing; show whom it would strand, and what waiting work it would block."
+    return formatted(click.option("--dry-run", is_flag=True, help=said)(command))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command says of a node that it has changed: in stead's words, and for kubectl's form in kubectl's."""
+
+    sentence: str
+    word: str = ""  # tainted, untainted, modified, labeled, unlabeled
+    ends: str = ""
+
+    def of(self, said: str, view: NodeView, dry_run: bool) -> str:
+        if self.word:
+            return f"node/{said} {self.word}{self.ends}{' (dry run)' if dry_run else ''}"
+        return f"node {view.id[:SHORT]}: {'would be so: ' if dry_run else ''}{self.sentence}"
+
+
+@click.command(cls=Kubectl, short_help="Set and remove taints of a running node.")
+@click.argument("words", nargs=-1, metavar="[nodes NODE TAINT...]", shell_complete=node_words)
+@click.option("--append", multiple=True, metavar="TAINTS", help="Set these taints; those of the same key are replaced.")
+@click.option("--apend", multiple=True, hidden=True)
+@click.option(
+    "--remove", "--delete", multiple=True, metavar="TAINTS", help="Remove these; with a value, only if it is equal."
+)
+@click.option(
+    "--effect", metavar="EFFECT", callback=effect_option, help="NoSchedule (default), PreferNoSchedule, NoExecute."
+)
+@click.option("--overwrite", is_flag=True, help="Let kubectl's form change the value of a taint.")
+@click.option("--for", "for_s", metavar="TIME", callback=duration, help="Remove them after this time: 90s, 5m, 2h.")
+@click.option("--until-job", metavar="ID", default="", help="Remove them when this job of Ray's ends.")
+@click.option("--owner", metavar="NAME", default="", help="Whose they are; shown by `stead nodes`.")
+@_on_a_node
+def taint(
+    words: tuple[str, ...],
+    append: tuple[str, ...],
+    apend: tuple[str, ...],
+    remove: tuple[str, ...],
+    effect: Effect | None,
+    overwrite: bool,
+    for_s: float | None,
+    until_job: str,
+    owner: str,
+    node_id: str | None,
+    node_ip: str | None,
+    everyone: bool,
+    dry_run: bool,
+    form: str,
+    address: str | None,
+) -> int:
+    """Set and remove taints: work that does not tolerate them keeps off the node from then on.
+
+    \b
+    Examples:
+      stead taint --node-id 1a2b3c4d5e6f --append '{"gpu_node": "true"}'
+      stead taint --node-ip 10.0.0.7 --remove '{"gpu_node": "true"}'
+      stead taint nodes 1a2b3c4d5e6f gpu_node=true:NoSchedule old-
+      stead taint nodes 1a2b3c4d5e6f team=blue:NoSchedule --owner blue --for 2h
+      stead taint nodes 1a2b3c4d5e6f team=blue:NoExecute --dry-run
+    """
+    from stead.operate.changes import NodeChange, Removal
+
+    target = target_of(words, node_id, node_ip, everyone)
+    changes = taint_changes(words[2:], (*append, *apend), remove, effect)
+    wanted, removals = taints_set(changes), [change for change in changes if change.removes]
+    if not changes:
+        raise click.UsageError("name a taint to set or to remove, for example gpu_node=true:NoSchedule or gpu_node-")
+    if not wanted and (for_s is not None or until_job or owner):
+        raise click.UsageError("--for, --until-job and --owner are for taints that are set, and none is")
+    kubectl = len(words) > 2
+    with reached("taint", address) as desk:
+        views = target.on(desk)
+        for view in views:
+            _check_taints(view, wanted, removals, may_change=overwrite or not kubectl)
+        gone = {view.id: [each for each in view.taints if any(c.matches(each) for c in removals)] for view in views}
+        made = [
+            NodeChange(
+                view.id,
+                tuple(wanted),
+                tuple(Removal(each.key, each.value, each.effect) for each in gone[view.id]),
+                for_s=for_s,
+                until_job=until_job,
+                owner=owner,
+                overwrite=overwrite or not kubectl,
+            )
+            for view in views
+        ]
+        ends = ending(None if for_s is None else f"for {time_text(for_s)}", until_job, owner)
+        word = "modified" if overwrite or (wanted and removals) else "tainted" if wanted else "untainted"
+
+        def told(view: NodeView) -> Told:
+            sentence = _sentence(
+                _listed("tainted", wanted) + ends if wanted else "", _listed("no longer tainted", gone[view.id])
+            )
+            return Told(sentence, word if kubectl else "", ends)
+
+        return _carry_out(desk, made, views, target.said, told, dry_run, form)
+
+
+def _check_taints(view: NodeView, wanted: Sequence[Taint], removals: Sequence[TaintChange], may_change: bool) -> None:
+    for change in removals:
+        if not any(change.matches(taint) for taint in view.taints):
+            said = str(change).removesuffix("-")
+            has = ", ".join(map(str, view.taints)) or "no taints"
+            raise Invalid(f"node {view.id[:SHORT]} has no taint {said}; it has {has}")
+    for taint in () if may_change else wanted:
+        for there in view.taints:
+            if (there.key, there.effect) == (taint.key, taint.effect) and there.value != taint.value:
+                raise Invalid(f"node {view.id[:SHORT]} is tainted {there}; to make it {taint}, give --overwrite")
+
+
+@click.command(cls=Kubectl, short_help="Set and remove labels of a running node.")
+@click.argument("words", nargs=-1, metavar="[nodes NODE LABEL...]", shell_complete=node_words)
+@click.option("--append", multiple=True, metavar="LABELS", help="Set these labels; those of the same key are replaced.")
+@click.option("--apend", multiple=True, hidden=True)
+@click.option("--remove", "--delete", multiple=True, metavar="KEYS", help="Remove these; of a JSON map, if equal.")
+@click.option("--overwrite", is_flag=True, help="Let kubectl's form change the value of a label.")
+@_on_a_node
+def label(
+    words: tuple[str, ...],
+    append: tuple[str, ...],
+    apend: tuple[str, ...],
+    remove: tuple[str, ...],
+    overwrite: bool,
+    node_id: str | None,
+    node_ip: str | None,
+    everyone: bool,
+    dry_run: bool,
+    form: str,
+    address: str | None,
+) -> int:
+    """Set and remove labels; they override those the node was started with, and waiting work reacts.
+
+    \b
+    Examples:
+      stead label nodes 1a2b3c4d5e6f disk=ssd old-
+      stead label --node-id 1a2b3c4d5e6f --append '{"disk": "ssd"}' --remove old
+    """
+    from stead.operate.changes import NodeChange
+
+    target = target_of(words, node_id, node_ip, everyone)
+    changes = label_changes(words[2:], (*append, *apend), remove)
+    if not changes.labels and not changes.remove:
+        raise click.UsageError("name a label to set or to remove, for example disk=ssd or disk-")
+    kubectl = len(words) > 2
+    with reached("label", address) as desk:
+        views = target.on(desk)
+        for view in views:
+            _check_labels(view, changes, may_change=overwrite or not kubectl)
+        made = [
+            NodeChange(
+                view.id,
+                labels=Labels(changes.labels),
+                unlabels=tuple(changes.remove),
+                overwrite=overwrite or not kubectl,
+            )
+            for view in views
+        ]
+        wanted = [f"{key}={value}" for key, value in changes.labels.items()]
+        sentence = _sentence(_listed("labelled", wanted), _listed("no longer labelled", list(changes.remove)))
+
+        def told(view: NodeView) -> Told:
+            has_all = all(view.labels.get(key) == value for key, value in changes.labels.items())
+            word = ("unlabeled" if changes.remove else "not labeled") if has_all else "labeled"
+            return Told(sentence, word if kubectl else "")
+
+        return _carry_out(desk, made, views, target.said, told, dry_run, form)
+
+
+def _check_labels(view: NodeView, changes: LabelChanges, may_change: bool) -> None:
+    for key, value in changes.remove.items():
+        if key not in view.labels or value not in (None, view.labels[key]):
+            said = key if value is None else f"{key}={value}"
+            has = pairs(shown_labels(view)) or "no labels"
+            raise Invalid(f"node {view.id[:SHORT]} has no label {said}; it has {has}")
+    for key, value in () if may_change else changes.labels.items():
+        if view.labels.get(key, value) != value:
+            there = f"{key}={view.labels[key]}"
+            raise Invalid(f"node {view.id[:SHORT]} is labelled {there}; to make it {key}={value}, give --overwrite")
+
+
+@click.command(cls=Kubectl, short_help="Let a node take no new work.")
+@click.argument("node", shell_complete=node_ids)
+@click.option("--evict", is_flag=True, help="End what runs there too; it may start again elsewhere.")
+@click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several.")
+@_dry_run
+@addressed
+def drain(node: str, evict: bool, everyone: bool, dry_run: bool, form: str, address: str | None) -> int:
+    """Let NODE (an id, the beginning of one, an address or a name) take no new work, until `stead uncordon`.
+
+    \b
+    Examples:
+      stead drain 1a2b3c4d5e6f
+      stead drain 1a2b3c4d5e6f --evict --dry-run
+    """
+    from stead.operate.changes import NodeChange
+
+    with reached("drain", address) as desk:
+        views = Target(node, everyone=everyone).on(desk)
+        made = [NodeChange(view.id, draining=True, evict=evict) for view in views]
+        told = Told("takes no new work" + (", and what runs there is ended" if evict else ""))
+        return _carry_out(desk, made, views, node, lambda _: told, dry_run, form)
+
+
+@click.command(cls=Kubectl, short_help="Let a drained node take work again.")
+@click.argument("node", shell_complete=node_ids)
+@click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several.")
+@_dry_run
+@addressed
+def uncordon(node: str, everyone: bool, dry_run: bool, form: str, address: str | None) -> int:
+    """Let NODE (an id, the beginning of one, an address or a name) take work again.
+
+    \b
+    Example:
+      stead uncordon 1a2b3c4d5e6f
+    """
+    from stead.operate.changes import NodeChange
+
+    with reached("uncordon", address) as desk:
+        views = Target(node, everyone=everyone).on(desk)
+        made = [NodeChange(view.id, draining=False) for view in views]
+        return _carry_out(desk, made, views, node, lambda _: Told("takes work again"), dry_run, form)
+
+
+@click.command(short_help="List the nodes: labels, taints, what is free.")
+@click.option(
+    "--selector", "-l", metavar="SELECTOR", help="Only those with these labels: 'zone in [a, b] and not spot'."
+)
+@listed
+@addressed
+def nodes(
+    selector: str | None,
+    filters: tuple[str, ...],
+    limit: int,
+    detail: bool,
+    watch: bool,
+    form: str,
+    address: str | None,
+) -> int:
+    """List the live nodes with their labels, their taints (whose, until when), and what is free of what they have.
+
+    \b
+    Examples:
+      stead nodes
+      stead nodes --selector 'zone in [a, b] and not spot'
+      stead nodes --filter draining=true --format json
+    """
+    from stead.operate.snapshot import Query
+    from stead.operate.views import node_json
+    from stead.selectors import parse_selector
+
+    chosen = None if selector is None else parse_selector(selector)
+    query = Query(filters, chosen, 0, limit)
+    with reached("nodes", address) as desk:
+
+        def show() -> str:
+            page = desk.nodes(query)
+            if for_scripts(form):
+                return written(form, [node_json(view) for view in page.items])
+            more(len(page.items), page.total)
+            if not page.items:
+                return "no node" if chosen is None else f"no node has {chosen}"
+            return detailed(map(node_json, page.items)) if detail else node_table(page.items, desk.summary().at)
+
+        watching(watch, show)
+    return 0
+
+
+def _carry_out(
+    desk: Desk,
+    changes: Sequence[NodeChange],
+    views: Sequence[NodeView],
+    said: str,
+    told: Callable[[NodeView], Told],
+    dry_run: bool,
+    form: str,
+) -> int:
+    """Make the changes, or try them."""
+    from stead.commands.trying import blast_text
+    from stead.operate.audit import entry_json
+    from stead.operate.views import node_json
+    from stead.operate.what_if import difference_json
+
+    results: list[dict[str, Any]] = []
+    for view, change in zip(views, changes, strict=True):
+        name = said if len(views) == 1 else view.title
+        lines = [told(view).of(name, view, dry_run)]
+        if dry_run:
+            found = desk.blast(change)
+            results.append({"node": view.id, "dry_run": True, "difference": difference_json(found)})
+            lines.append(blast_text(found, {each.id: each.title for each in all_nodes(desk)}))
+        else:
+            carried = desk.change(change, author())
+            results.append({"node": node_json(carried.node), "audit": entry_json(carried.entry)})
+        if not for_scripts(form):
+            click.echo(printable("\n".join(lines), keep="\n"))
+    structured(form, results)
+    return 0
+
+
+def _sentence(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)
+
+
+def _listed(what: str, things: Sequence[object]) -> str:
+    return f"{what} {', '.join(map(str, things))}" if things else ""

@@ -1,0 +1,257 @@
+"""`stead serve`, `token`: the REST API and the web pages, and who may use them.
+
+Rule: closed by default. Elsewhere than on loopback it serves nobody without a token, and does not start before there
+is one. A token is printed only when it is made for somebody; it is in no URL and in no log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stead.commands.output import columns, formatted, structured
+from stead.commands.reach import ADDRESS, attached, is_service
+from stead.commands.words import moment_of_scenario
+from stead.errors import Invalid, Unsupported
+
+if TYPE_CHECKING:
+    from stead.operate.desk import Desk
+    from stead.service.keys import Keys
+
+PORT = 8625
+GRACE_S = 1
+"""So long streams that are open may take to end."""
+
+WILDCARDS = ("0.0.0.0", "::")
+NEEDED = ("fastapi", "uvicorn", "jinja2")
+
+
+@click.command(short_help="Serve the REST API and the web pages.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere all need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any that is free.")
+@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A name under which people may reach it.")
+@click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster.")
+@click.option("--until", metavar="TIME", callback=moment_of_scenario, help="Play it so far first: 90, 90s, 5m, 2h.")
+@click.option("--speed", type=click.FloatRange(0, 1_000_000), default=1.0, help="Then so fast; at 0 its time stands.")
+@click.option("--quiet", is_flag=True, help="Do not log requests.")
+@click.option("--address", metavar="HOST:PORT", help="The Ray cluster; else STEAD_ADDRESS, RAY_ADDRESS, the one here.")
+def serve(
+    host: str,
+    port: int,
+    allowed: tuple[str, ...],
+    scenario: str | None,
+    until: float | None,
+    speed: float,
+    quiet: bool,
+    address: str | None,
+) -> int:
+    """Serve the REST API and the web pages of a Ray cluster (or of a simulation) until Ctrl-C.
+
+    On loopback everybody may look, and changes need a token; elsewhere everything needs one, and there must be one
+    before it starts (`stead token`).
+
+    \b
+    Examples:
+      stead serve
+      stead serve --address 10.0.0.1:6379 --port 8080
+      stead serve --scenario scenarios/demo.yaml
+      stead serve --host 0.0.0.0 --allow-host stead.example.com
+    """
+    if scenario is None and until is not None:
+        raise click.UsageError("--until is for a scenario; give --scenario FILE too")
+    if scenario is not None and address is not None:
+        raise click.UsageError("give --scenario or --address, not both")
+    if address is not None and is_service(address):
+        raise click.UsageError(f"{address} is a service already; --address is that of a Ray cluster, HOST:PORT")
+    _require_server()
+    from stead.service.guard import is_loopback
+    from stead.service.keys import Keys
+
+    keys = Keys()
+    is_open = is_loopback(host)
+    if not is_open:
+        _require_token(host, keys)
+    with _listening(host, port) as listening, _desk(scenario, until, speed, address) as desk:
+        keys.operator_token()  # made now, so that commands find it
+        names = [name.lower() for name in allowed] + ([host.lower()] if host not in WILDCARDS else [])
+        _tell(desk, host, listening.getsockname()[1], bool(allowed))
+        _run(desk, keys, names, is_open, listening, quiet)
+    return 0
+
+
+def _require_server() -> None:
+    from importlib.util import find_spec
+
+    if any(find_spec(name) is None for name in NEEDED):
+        raise Unsupported("stead serve needs a web server; install it with pip install 'stead[server]'")
+
+
+def _require_token(host: str, keys: Keys) -> None:
+    if not keys.known_operator_token() and not keys.names():
+        good = "stead token --role operator --name NAME"
+        raise Invalid(f"on {host} everybody needs a token, and there is none yet; make one first: {good}")
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as found:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, port))
+            found.listen(2048)
+        except (OSError, UnicodeError) as error:
+            raise Invalid(_in_words(error, host, port)) from None
+        yield found
+
+
+def _in_words(error: Exception, host: str, port: int) -> str:
+    match getattr(error, "errno", None):
+        case errno.EADDRINUSE:
+            return f"port {port} of {host} is in use; give another, for example --port 0 for any that is free"
+        case errno.EACCES:
+            return f"port {port} of {host} is not for every user; give one from 1024 up, for example --port {PORT}"
+    return f"{host!r} is no address of this machine; good ones are 127.0.0.1 and 0.0.0.0"
+
+
+@contextmanager
+def _desk(scenario: str | None, until: float | None, speed: float, address: str | None) -> Iterator[Desk]:
+    """The desk of a cluster, or of a simulation whose files are gone afterwards."""
+    if scenario is None:
+        said = address or os.environ.get(ADDRESS) or None
+        if said is not None and is_service(said):
+            raise Invalid(
+                f"{ADDRESS} is {said}, a service already; say which Ray cluster to serve: --address HOST:PORT"
+            )
+        with attached("serve", said):
+            from stead.ray.desk import remote_desk
+
+            yield remote_desk()
+        return
+    from stead.sim.desk import SimDesk
+    from stead.sim.scenario import load
+
+    with tempfile.TemporaryDirectory(prefix="stead-serve-") as folder:
+        desk = SimDesk(load(scenario), Path(folder), until, speed)
+        try:
+            yield desk
+        finally:
+            desk.close()
+
+
+def _tell(desk: Desk, host: str, port: int, has_names: bool) -> None:
+    """Where it is, and where the token lies; never the token."""
+    from stead.service.keys import home, ray_token
+
+    found = desk.summary()
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"{found.kind} {found.title}".strip() + f" is served at http://{shown}:{port}")
+    lies = "is Ray's own" if ray_token() else f"lies in {home() / 'token'}"
+    click.echo(f"Changes need a token; the operator's {lies}, and commands of this user find it there.")
+    if host in WILDCARDS and not has_names:
+        click.echo("It answers to no name but localhost; name others by --allow-host NAME.")
+    click.echo("Ctrl-C ends it.")
+    sys.stdout.flush()
+
+
+def _run(desk: Desk, keys: Keys, names: list[str], is_open: bool, listening: socket.socket, quiet: bool) -> None:
+    """Until Ctrl-C or SIGTERM, both of which end it in order."""
+    import uvicorn
+
+    from stead.service.app import create_app
+    from stead.service.listening import SETTINGS
+
+    app: Any = create_app(desk, keys, names, open_reads=is_open)
+    config = uvicorn.Config(app, **SETTINGS, access_log=not quiet, timeout_graceful_shutdown=GRACE_S)
+    _log_to_stderr(quiet)
+    gc.freeze()  # what is here stays; to look through it again and again would hold up requests
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run([listening])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _log_to_stderr(quiet: bool) -> None:
+    """Errors, and a line for each request: who, what and the outcome; no query and no header, so no token."""
+    writing = logging.StreamHandler(sys.stderr)
+    writing.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [writing], False
+        logger.setLevel(logging.CRITICAL if quiet and name == "uvicorn.access" else level)
+    logging.getLogger("uvicorn.access").filters = [_without_query]
+    logging.getLogger("uvicorn.error").filters = [_is_no_ending]
+
+
+def _without_query(record: logging.LogRecord) -> bool:
+    if isinstance(record.args, tuple) and len(record.args) == 5:
+        client, method, path, version, status = record.args
+        record.args = (client, method, str(path).partition("?")[0], version, status)
+    return True
+
+
+def _is_no_ending(record: logging.LogRecord) -> bool:
+    """That a stream was cut when the service ended is no error."""
+    ended = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return not ended and not str(record.msg).startswith("Cancel ")
+
+
+# -- tokens
+
+
+@click.command(short_help="Make, list and take back tokens for the service.")
+@click.option("--role", type=click.Choice(["viewer", "operator"]), help="A viewer may look, an operator change.")
+@click.option("--name", metavar="NAME", help="Whose it is; the audit shows it.")
+@click.option("--list", "listing", is_flag=True, help="List who has one.")
+@click.option("--revoke", metavar="NAME", help="Take this one back; it is refused from then on.")
+@formatted
+def token(role: str | None, name: str | None, listing: bool, revoke: str | None, form: str) -> int:
+    """Make a token for somebody, and print it once; only its digest is kept. Services of this user on this machine
+    accept it at once.
+
+    \b
+    Examples:
+      stead token --role viewer --name grafana
+      stead token --list
+      stead token --revoke grafana
+    """
+    from stead.service.keys import Keys
+
+    making = role is not None or name is not None
+    if making + listing + (revoke is not None) != 1:
+        raise click.UsageError("make a token by --role and --name, or give --list, or --revoke NAME")
+    keys = Keys()
+    if revoke is not None:
+        keys.take_back(revoke)
+        if not structured(form, {"name": revoke, "revoked": True}):
+            click.echo(f"the token of {revoke} is refused from now on")
+        return 0
+    if listing:
+        found = keys.names()
+        if not structured(form, [{"name": each, "role": kind} for each, kind in found]):
+            click.echo(columns([("NAME", "ROLE"), *found]) if found else "no token was given to anybody")
+        return 0
+    if role is None or name is None:
+        raise click.UsageError("a new token needs both, for example --role viewer --name grafana")
+    made = keys.give(role, name)
+    if not structured(form, {"name": name, "role": role, "token": made}):
+        click.echo(made)
+        click.echo(
+            f"The token of {name} ({role}); it is not shown again. Use it by STEAD_TOKEN, or as a Bearer.", err=True
+        )
+    return 0

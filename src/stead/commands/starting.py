@@ -1,0 +1,102 @@
+"""`stead start`, `up`, `demo`: Ray nodes with labels and taints.
+
+Rule: what Ray needs is imported when a command runs, and without Ray it says in one sentence what to install.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import click
+
+from stead.errors import Invalid
+
+
+@click.command(
+    short_help="Start a Ray node with labels and taints.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
+)
+@click.option(
+    "--labels", metavar="LABELS", help="Labels of the node: zone=a,disk=ssd or a JSON map. Wins over the file."
+)
+@click.option("--labels-file", metavar="FILE", help="Labels of the node, from a YAML file.")
+@click.option("--taints", metavar="TAINTS", help="Taints of the node: gpu_node=true:NoSchedule or a JSON map.")
+@click.option(
+    "--rare-resource-isolation", metavar="NAMES", help="On the head: taint every node that has one of these resources."
+)
+@click.argument("ray_options", nargs=-1, type=click.UNPROCESSED, metavar="[RAY OPTIONS]...")
+def start(
+    labels: str | None,
+    labels_file: str | None,
+    taints: str | None,
+    rare_resource_isolation: str | None,
+    ray_options: tuple[str, ...],
+) -> int:
+    """Start a node of a Ray cluster: `ray start`, with labels, taints, and stead in every worker.
+
+    Everything else is passed to `ray start` as written.
+
+    \b
+    Examples:
+      stead start --head --rare-resource-isolation=gpu
+      stead start --address=10.0.0.1:6379 --labels zone=a,disk=ssd
+      stead start --address=10.0.0.1:6379 --taints='{"gpu_node": "true"}' --num-gpus=1
+    """
+    from stead.ray.start import Options, ray_start, require_ray, run, surroundings_of
+
+    require_ray("stead start")
+    options = Options(labels, labels_file, taints, rare_resource_isolation, ray_options)
+    return run(ray_start(options, os.environ, surroundings_of(os.environ)))
+
+
+@click.command(short_help="Run several Ray nodes on this machine.")
+@click.option("--nodes", required=True, metavar="FILE", help="The nodes, a YAML list; the first is the head.")
+@click.option("--dashboard", is_flag=True, help="Run Ray's dashboard too.")
+def up(nodes: str, dashboard: bool) -> int:
+    """Run a Ray cluster of several real nodes on this machine until Ctrl-C, which leaves nothing behind.
+
+    \b
+    Example:
+      stead up --nodes cluster.yaml
+
+    \b
+    The file:
+      - {num_cpus: 2}
+      - {num_cpus: 2, labels: {zone: a}, taints: {gpu_node: "true"}, resources: {disk: 1}}
+    """
+    from threading import Event
+
+    from stead.ray.local import NotStarted, local_cluster, read_cluster_file, table
+
+    written, rare = read_cluster_file(nodes)
+    try:
+        with local_cluster(written, rare, include_dashboard=dashboard) as cluster:
+            click.echo(table(cluster))
+            click.echo(f"\nAttach with stead.init(address={cluster.address!r}) or RAY_ADDRESS={cluster.address}.")
+            if cluster.dashboard_url:
+                click.echo(f"Ray's dashboard is at {cluster.dashboard_url}.")
+            click.echo("Ctrl-C ends it.")
+            with suppress(KeyboardInterrupt):
+                Event().wait()
+    except NotStarted as error:
+        raise Invalid(str(error)) from None
+    return 0
+
+
+@click.command(short_help="Show it all on five Ray nodes on this machine.")
+def demo() -> int:
+    """Start five labelled and tainted Ray nodes on this machine, place work with every kind of rule, and show where
+    each piece went, what waits and why. It takes half a minute and leaves nothing behind, also after Ctrl-C.
+
+    \b
+    Example:
+      stead demo
+    """
+    from stead.ray.start import require_ray
+
+    require_ray("stead demo")
+    from stead.ray.demo import show
+
+    show()
+    return 0

@@ -1,0 +1,285 @@
+"""`stead what-if`: changes tried on a copy of the cluster, shown side by side with now.
+
+Rule: whatever is said by options or in files becomes one document of changes, which `operate.what_if` reads; nothing
+is changed. What a `--dry-run` shows is told in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stead.commands.completing import node_ids
+from stead.commands.output import SPEC_FIELDS, columns, formatted, joined, parsed_spec, shortened, structured
+from stead.commands.reach import addressed, reached
+from stead.commands.words import SHORT, all_nodes, label_changes, short_id
+from stead.errors import Invalid
+
+if TYPE_CHECKING:
+    from stead.operate.desk import Desk
+    from stead.operate.what_if import Difference, Fate
+
+NEW = "new"
+SHOWN_MAX = 20
+
+KINDS = {
+    "placed": "would get a place",
+    "moved": "would run elsewhere",
+    "stranded": "would lose its place and wait",
+    "blocked": "would wait, though it would get a place now",
+    "refused": "would be failed",
+    "waiting": "would wait",
+}
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _node(name: str, said: str) -> Callable[[Command], Command]:
+    return click.option(name, multiple=True, metavar="NODE", help=said, shell_complete=node_ids)
+
+
+@click.command(short_help="Show what changes would do, without making them.")
+@click.option(
+    "--add", multiple=True, metavar="NODE", help="A node: CPU=8,GPU=1 or {capacity: {CPU: 8}, labels: {...}}."
+)
+@_node("--add-like", "A node like this one.")
+@click.option("--count", type=click.IntRange(1, 100_000), help="So many of each that is added.")
+@_node("--remove", "Take this node away.")
+@_node("--drain", "Let it take no new work.")
+@_node("--evict", "Let it take no new work, and end what runs there.")
+@_node("--uncordon", "Let it take work again.")
+@click.option(
+    "--taint", nargs=2, multiple=True, metavar="NODE TAINT", help="Set this taint: gpu-1 team=blue:NoSchedule."
+)
+@click.option("--untaint", nargs=2, multiple=True, metavar="NODE KEY", help="Remove this taint: gpu-1 team.")
+@click.option("--label", nargs=2, multiple=True, metavar="NODE LABEL", help="Set or remove a label: gpu-1 disk=ssd.")
+@click.option(
+    "--spec", "--work", "specs", multiple=True, metavar="FILE", help="Work, groups and changes in YAML; - is stdin."
+)
+@formatted
+@addressed
+def what_if(
+    add: tuple[str, ...],
+    add_like: tuple[str, ...],
+    count: int | None,
+    remove: tuple[str, ...],
+    drain: tuple[str, ...],
+    evict: tuple[str, ...],
+    uncordon: tuple[str, ...],
+    taint: tuple[tuple[str, str], ...],
+    untaint: tuple[tuple[str, str], ...],
+    label: tuple[tuple[str, str], ...],
+    specs: tuple[str, ...],
+    form: str,
+    address: str | None,
+) -> int:
+    """Show what would become of all work if nodes were added, taken away, drained, tainted or labelled, or if there
+    was more work. Any mix of options; nothing is changed.
+
+    NODE is an id, the beginning of one, an address, a name, or a selector such as zone=a for all nodes that have it.
+
+    \b
+    Examples:
+      stead what-if --drain 1a2b3c4d5e6f
+      stead what-if --add-like 1a2b3c4d5e6f --count 2 --work work.yaml
+      stead what-if --add CPU=8,GPU=1 --taint zone=a repair=true:NoExecute
+      stead what-if --spec changes.yaml --format json
+    """
+    document = _merged(specs)
+    changes = [*_added(add, add_like, count), *_taints(taint), *_untaints(untaint), *_labels(label)]
+    changes += [{verb: said} for verb, given in (("leave", remove), ("drain", drain)) for said in given]
+    changes += [{"undrain": said} for said in uncordon]
+    for said in evict:
+        changes += [{"drain": said}, {"taint": said, "taints": _drained()}]
+    document["changes"] += changes
+    if not any(document.values()):
+        raise click.UsageError("say what would be changed, for example --drain NODE, --add CPU=8 or --spec FILE")
+    from stead.operate.what_if import difference_json
+
+    with reached("what-if", address) as desk:
+        document["changes"] = [_with_selectors(desk, change) for change in document["changes"]]
+        found = desk.what_if({name: value for name, value in document.items() if value})
+        if not structured(form, dict(difference_json(found))):
+            click.echo(difference_text(found, {view.id: view.title for view in all_nodes(desk)}))
+    return 0
+
+
+# -- the document
+
+
+def _merged(paths: Sequence[str]) -> dict[str, list[Any]]:
+    """What all files say together."""
+    found: dict[str, list[Any]] = {name: [] for name in SPEC_FIELDS}
+    for path in paths:
+        for name, value in parsed_spec(path).items():
+            found[name] += value if isinstance(value, list) else [value]
+    return found
+
+
+def _added(described: Sequence[str], like: Sequence[str], count: int | None) -> Iterator[dict[str, Any]]:
+    if count is not None and not described and not like:
+        raise click.UsageError("--count says how many nodes are added; give --add or --add-like too")
+    wanted = [*map(_described, described), *({"like": said} for said in like)]
+    for number, fields in enumerate(wanted, start=1):
+        if count is not None:
+            fields.setdefault("count", count)
+        fields.setdefault("id", NEW if len(wanted) == 1 else f"{NEW}{number}")
+        yield {"join": fields}
+
+
+def _described(text: str) -> dict[str, Any]:
+    """``CPU=8,GPU=1`` is a capacity; a map has the fields of a node in a scenario."""
+    if text.lstrip().startswith("{"):
+        from stead.sections import load_yaml
+
+        try:
+            found = load_yaml(text)
+        except Invalid as error:
+            raise Invalid(f"--add {text!r}: {error}") from None
+        if isinstance(found, dict) and all(isinstance(name, str) for name in found):
+            return dict(found)
+        raise Invalid(f"--add {text!r} must be like CPU=8,GPU=1 or {{capacity: {{CPU: 8}}, labels: {{zone: a}}}}")
+    capacity: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, amount = part.partition("=")
+        if not equals or not name.strip() or name.strip() in capacity:
+            raise Invalid(f"--add {text!r} has the part {part!r}; it must be like CPU=8,GPU=1,memory=32Gi")
+        capacity[name.strip()] = _amount(amount.strip())
+    if not capacity:
+        raise Invalid("--add needs what the node has, for example CPU=8,GPU=1")
+    return {"capacity": capacity}
+
+
+def _amount(text: str) -> float | int | str:
+    if text.isascii() and text.isdigit() and len(text) < 18:
+        return int(text)
+    try:
+        return float(text) if "_" not in text else text
+    except ValueError:
+        return text
+
+
+def _taints(given: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    from stead.arguments import parse_taints, taint_text
+
+    for node, said in given:
+        for taint in parse_taints(said):
+            yield {"taint": node, "taints": taint_text(taint)}
+
+
+def _untaints(given: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    from stead.arguments import effect_text, parse_taint_change
+
+    for node, said in given:
+        change = parse_taint_change(said.strip().removesuffix("-") + "-")
+        found: dict[str, Any] = {"untaint": node, "key": change.key}
+        yield found if change.effect is None else {**found, "effect": effect_text(change.effect)}
+
+
+def _labels(given: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    for node, said in given:
+        change = label_changes([part for part in said.split(",") if part], (), ())
+        if not change.labels and not change.remove:
+            raise Invalid(f"--label {node} {said!r} names no label; good ones are disk=ssd and disk-")
+        found: dict[str, Any] = {"label": node, "labels": change.labels, "remove": list(change.remove)}
+        yield {name: value for name, value in found.items() if value}
+
+
+def _drained() -> str:
+    from stead.operate.changes import DRAINED
+
+    return f"{DRAINED}:NoExecute"
+
+
+def _with_selectors(desk: Desk, change: Any) -> Any:
+    """A change with a selector in place of a node is one of all nodes that have it."""
+    from stead.operate.what_if import TRIED
+
+    if not isinstance(change, dict):
+        return change
+    verb = next((verb for verb in TRIED if verb in change and verb != "join"), None)
+    if verb is None or not isinstance(change[verb], str) or not _is_selector(change[verb]):
+        return change
+    from stead.operate.snapshot import PAGE_MAX, Query
+    from stead.selectors import parse_selector
+
+    chosen = parse_selector(change[verb])
+    found = [view.id for view in desk.nodes(Query(selector=chosen, limit=PAGE_MAX)).items]
+    if not found:
+        raise Invalid(f"no node has {chosen}; `stead nodes` lists them with their labels")
+    return {**change, verb: found}
+
+
+def _is_selector(said: str) -> bool:
+    return "=" in said or " " in said.strip()
+
+
+# -- in words
+
+
+def difference_text(found: Difference, names: Mapping[str, str]) -> str:
+    """Now and then, side by side: what becomes of what, and why the rest would wait."""
+    parts = [f"{found.nodes_before} nodes now, {found.nodes_after} then."]
+    parts.append(_side_by_side(found, names, tuple(KINDS)) or "All work stays as it is.")
+    parts += [_reasons(found, tuple(KINDS)), _staying(found, names), "Nothing was changed."]
+    return "\n\n".join(filter(None, parts))
+
+
+def blast_text(found: Difference, names: Mapping[str, str]) -> str:
+    """What a change of one node would do to work: whom it strands, what it blocks, what could not come back."""
+    kinds = tuple(kind for kind in KINDS if kind != "waiting")
+    parts = [_side_by_side(found, names, kinds), _reasons(found, kinds), _staying(found, names)]
+    return "\n\n".join(filter(None, parts)) or "No work would notice."
+
+
+def _side_by_side(found: Difference, names: Mapping[str, str], kinds: Sequence[str]) -> str:
+    rows = [("WHAT", "WORK", "NOW", "THEN")]
+    for kind in kinds:
+        fates: Sequence[Fate] = getattr(found, kind)
+        rows += [
+            (kind, _who(fate), _place(fate.before, names), _place(fate.after, names)) for fate in fates[:SHOWN_MAX]
+        ]
+        if len(fates) > SHOWN_MAX:
+            rest = sum(fate.count for fate in fates[SHOWN_MAX:])
+            rows.append((kind, f"and {rest} more; --format json has all", "-", "-"))
+    if len(rows) == 1:
+        return ""
+    told = [f"{kind}: {KINDS[kind]}" for kind in kinds if getattr(found, kind)]
+    return "\n".join([columns(rows, whole=True), "", *told])
+
+
+def _who(fate: Fate) -> str:
+    name = f" ({fate.name})" if fate.name else ""
+    return f"{joined(map(short_id, fate.ids), 3)}{name}"
+
+
+def _place(node: str, names: Mapping[str, str]) -> str:
+    return names.get(node, node[:SHORT]) or "-"
+
+
+def _reasons(found: Difference, kinds: Sequence[str]) -> str:
+    """Why work would wait then, in the engine's words, each once."""
+    told: dict[str, list[str]] = {}
+    for kind in kinds:
+        for fate in getattr(found, kind)[:SHOWN_MAX]:
+            if fate.why:
+                told.setdefault(fate.why, []).extend(fate.ids)
+    lines = [f"{joined(map(short_id, ids), 3)}: " + why.replace("\n", "\n  ") for why, ids in told.items()]
+    return shortened("\n".join(lines))
+
+
+def _staying(found: Difference, names: Mapping[str, str]) -> str:
+    lines = []
+    for each in found.stays[:SHOWN_MAX]:
+        who = f"{joined(map(short_id, each.ids), 3)}{f' ({each.name})' if each.name else ''}"
+        verb = "runs" if len(each.ids) == 1 else "run"
+        others = {0: "no node could take it", 1: "1 other node could"}.get(
+            each.nodes, f"{each.nodes} other nodes could"
+        )
+        lines.append(f"{who} {verb} on at {_place(each.node, names)}, but could not come back; {others}.")
+    if len(found.stays) > SHOWN_MAX:
+        lines.append(f"... and {len(found.stays) - SHOWN_MAX} more like this; --format json has all.")
+    return "\n".join(lines)
