@@ -8,7 +8,7 @@ DOCS_INSTALLED := $(VENV)/.installed-docs
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sim test check format coverage golden bench soak chaos mutants docs clean
+.PHONY: help setup demo demo-sim test browser check format coverage golden bench soak chaos mutants docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -33,8 +33,13 @@ demo: $(INSTALLED) ## five real Ray nodes on this machine, work with every kind 
 demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/demo.yaml on six simulated nodes
 	$(BIN)/stead sim scenarios/demo.yaml
 
-test: $(INSTALLED) ## run the tests
+test: $(INSTALLED) browser ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+browser: ## install chromium for the tests of the pages, where apt can
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+		&& apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
+		|| echo "there is no chromium here, so the tests of the pages are skipped; install it to run them"
 
 check: $(INSTALLED) ## formatting, lint, types, layers, tidiness
 	$(BIN)/ruff format --check .
@@ -58,13 +63,13 @@ coverage: $(INSTALLED) ## the engine and the language: over 95 % by branch
 	$(BIN)/coverage report --include='$(MEASURED)' --fail-under=95
 
 golden: $(INSTALLED) ## write the golden files again; read the difference before you commit it
-	STEAD_GOLDEN=write $(BIN)/python -m pytest -q tests/cli tests/sim tests/behaviour
+	STEAD_GOLDEN=write $(BIN)/python -m pytest -q tests/cli tests/sim tests/behaviour tests/service
 
 bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
 soak: $(INSTALLED) ## the property tests with many more examples, and the long tests on real Ray nodes
-	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language
+	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language tests/operate tests/service tests/cli/test_any_words.py
 	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long tests/on_ray
 
 SEED ?= 1

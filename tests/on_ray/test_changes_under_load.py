@@ -111,6 +111,7 @@ def test_what_waits_for_the_only_node_that_fits_survives_its_taint(needs: dict[s
     assert set(ray.get(tasks, timeout=60)) == {ids[1]}
 
 
+@pytest.mark.long
 def test_what_ends_on_a_tainted_node_lets_at_most_one_queued_piece_in(ids: list[str]) -> None:
     """Ray gives what a piece of work frees to its own queue before anybody can withdraw it."""
     blocker = filled(ids[1], tolerations=None)
@@ -127,6 +128,7 @@ def test_what_ends_on_a_tainted_node_lets_at_most_one_queued_piece_in(ids: list[
 # -- the only grant moves
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gap", [False, True], ids=["set, then removed", "removed, then set"])
 def test_work_follows_a_label_that_moves_under_load(gap: bool, ids: list[str]) -> None:
     first, second = (ids[1], ids[2]) if gap else (ids[2], ids[1])
@@ -186,7 +188,7 @@ def test_a_taint_holds_against_streams_of_leased_work_from_two_drivers(
         after = [(node, at) for submitted, node, at in ran if submitted > held]
         queued = [(node, at) for submitted, node, at in ran if submitted <= held < at]
         escaped = [at - held for node, at in queued if node == ids[2]]
-        assert len(after) > 50, "the stream went on"
+        assert len(after) > 10, "the stream went on"
         assert [node for node, _ in after if node == ids[2]] == []
         assert any(node == ids[2] for submitted, node, at in ran if at < called), "it had flowed there before"
         with capsys.disabled():

@@ -46,7 +46,10 @@ def run(cluster: Any, driver: str, *given: str, through: tuple[str, ...] = (), m
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("library", ["data", "serve", "tune", "train"])
+OTHERS = [pytest.param(library, marks=pytest.mark.long) for library in ("serve", "tune", "train")]
+
+
+@pytest.mark.parametrize("library", ["data", *OTHERS])
 def test_a_tainted_node_gets_no_work_of_the_library(library: str, cluster: Any) -> None:
     assert run(cluster, "library_work.py", library, more={"RAY_TRAIN_V2_ENABLED": "1"}) == [cluster.nodes[0].node_id]
 

@@ -453,6 +453,7 @@ class TestEndings:
 
 
 class TestBurst:
+    @pytest.mark.long
     def test_actors_that_shun_their_own_kind_never_share_a_node_whoever_creates_them(
         self, cluster: LocalCluster
     ) -> None:

@@ -154,6 +154,7 @@ class TestTwoThatBelongTogether:
         kill(c)
         assert where(c) != home
 
+    @pytest.mark.long
     def test_tasks_that_are_placed_by_an_actor_are_tried_again(self, tmp_path: Path) -> None:
         a = Actor.options(**FOREVER).remote()
         near = actor_affinity(affinity(a))
@@ -183,6 +184,7 @@ class TestNodesAndDrivers:
         finally:
             os.kill(node.raylet_pid, signal.SIGCONT)
 
+    @pytest.mark.long
     def test_one_whose_partner_has_no_place_waits_for_it(self, cluster: LocalCluster) -> None:
         first, second = [node.node_id for node in cluster.nodes[1:] if node.alive][:2]
         stead.label(first, {"home": "yes"})
@@ -197,6 +199,7 @@ class TestNodesAndDrivers:
         assert where(a) == second
         assert where(b) == second
 
+    @pytest.mark.long
     def test_a_driver_takes_its_work_along_but_not_its_detached_actors(self, cluster: LocalCluster) -> None:
         target = Actor.options(name="target", lifetime="detached", **FOREVER).remote()
         where(target)
