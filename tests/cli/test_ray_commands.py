@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -421,6 +422,17 @@ def test_a_service_of_the_cluster_answers_the_same(
             assert taints(ids[1]) == ["k=v"]
             entry = json.loads(run("audit", "--limit", "1", "--json", "--address", found[1])[1])[0]
             assert (entry["who"], entry["via"], entry["origin"]) == ("operator", "rest", "127.0.0.1")
+            token = (tmp_path / "token").read_text().strip()
+            for method, there in (("POST", ["gpu_node=true", "k=v"]), ("DELETE", ["k=v"])):  # T5, as the seed writes it
+                request = urllib.request.Request(
+                    f"{found[1]}/nodes/taints/{ids[1]}",
+                    b'{"gpu_node": "true"}',
+                    {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+                    method=method,
+                )
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    assert answer.status == 200
+                assert taints(ids[1]) == there
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
             assert process.returncode == 0

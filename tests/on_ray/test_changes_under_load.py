@@ -177,7 +177,7 @@ def test_a_taint_holds_against_streams_of_leased_work_from_two_drivers(
         called = time.time()
         stead.taint(ids[2], {"repair": "yes"})
         held = time.time()
-        wait_for(lambda: time.time() > held + 2.0, what="more of the stream")
+        wait_for(lambda: time.time() > held + 6.0, what="more of the stream")
         until.set()
         other.stdin.close()
         theirs = json.loads(other.stdout.read())
@@ -188,7 +188,7 @@ def test_a_taint_holds_against_streams_of_leased_work_from_two_drivers(
         after = [(node, at) for submitted, node, at in ran if submitted > held]
         queued = [(node, at) for submitted, node, at in ran if submitted <= held < at]
         escaped = [at - held for node, at in queued if node == ids[2]]
-        assert len(after) > 10, "the stream went on"
+        assert len(after) > 50, "the stream went on"
         assert [node for node, _ in after if node == ids[2]] == []
         assert any(node == ids[2] for submitted, node, at in ran if at < called), "it had flowed there before"
         with capsys.disabled():
