@@ -440,6 +440,12 @@ def seconds(value: Any) -> float:
     return float(number)
 
 
+def seconds_in(text: str) -> float:
+    """The same where everything is text, as in a form or an address: a bare number is seconds."""
+    is_number = text.isascii() and text.replace(".", "", 1).isdecimal()
+    return seconds(float(text) if is_number else text)
+
+
 def some_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise Invalid(

@@ -40,7 +40,7 @@ from stead.service.metrics import metrics
 from stead.service.schemas import PAIRS_MAX, TEXT_MAX
 from stead.service.streams import Streams
 from stead.service.writing import NodeTexts, page_text, work_page, written
-from stead.specs import seconds
+from stead.specs import seconds, seconds_in
 from stead.taints import Taint
 
 EVENTS_MAX = 1000
@@ -400,8 +400,7 @@ def _duration(said: float | str | None) -> float | None:
     if said is None or said == "":
         return None
     try:
-        is_number = isinstance(said, str) and said.isascii() and said.replace(".", "", 1).isdecimal()
-        return seconds(float(said) if is_number else said)
+        return seconds_in(said) if isinstance(said, str) else seconds(said)
     except Invalid as error:
         raise Invalid(f"for {error}") from None
 

@@ -26,7 +26,7 @@ from stead.service.api import author_of
 from stead.service.pages.frame import Frame, first, found, go_to, read_form
 from stead.service.pages.trying import titles_in
 from stead.service.pages.wording import link, ordered, title
-from stead.specs import seconds
+from stead.specs import seconds_in
 from stead.taints import Effect, Taint
 
 WORK_SHOWN = 200
@@ -126,7 +126,7 @@ def one_taint(key: str, value: str, effect: str) -> Taint:
 
 def duration(text: str) -> float:
     try:
-        return seconds(float(text) if text.replace(".", "", 1).isdecimal() else text)
+        return seconds_in(text)
     except Invalid as error:
         raise Invalid(f"the time {error}") from None
 
