@@ -26,12 +26,13 @@ PLAN = "KILLING_PLAN"
 
 WRITE = "stead.journal:Journal.append"
 GRANT = "stead.ray.passes:Passes._set"
+TICKET = "stead.ray.tickets:Tickets._set"
 PLUG = "stead.ray.passes:GroupPlugs.add"
 UNPLUG = "stead.ray.passes:GroupPlugs.remove"
 ANNOUNCE = "stead.ray.agents:Pages.write"
 SETTLE = "stead.ray.passes:Passes.settle"
 TELL = "stead.ray.book:Book.add_event"
-TARGETS = (WRITE, GRANT, PLUG, UNPLUG, ANNOUNCE, SETTLE, TELL)
+TARGETS = (WRITE, GRANT, TICKET, PLUG, UNPLUG, ANNOUNCE, SETTLE, TELL)
 
 
 @dataclass(frozen=True)

@@ -4,31 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stead.ray.grants import NotSent
-from stead.ray.page import BOTH
-from stead.ray.tables import NodeRow, Status
-from stead.ray.tickets import Tickets
+import pytest
 
-NODE = "n" * 56
+from stead.ray.grants import NotSent
+from stead.ray.page import BOTH, ONE
+from stead.ray.tables import NodeRow, Status
+from stead.ray.tickets import HEARD_S, Tickets
+
+NODE, NAME = "n" * 56, "stead.t/a"
 STATUS = Status({NODE: NodeRow(NODE, "127.0.0.1", {}, {}, {}, False)}, ())
 
 
-class Hanging:
-    """Refuses the first call and takes the others."""
+def shown(total: float, used: float = 0.0) -> Status:
+    """Ray's tables with so much of the ticket on the node."""
+    totals, available = ({NAME: total}, {NAME: total - used}) if total else ({}, {})
+    return Status({NODE: NodeRow(NODE, "127.0.0.1", {}, totals, available, False)}, ())
 
-    def __init__(self, error: Exception) -> None:
-        self.errors, self.taken = [error], list[dict[str, float]]()
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Hanging:
+    """Refuses the first calls and takes the others."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.taken = list(errors), list[dict[str, float]]()
 
     def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
         if self.errors:
-            raise self.errors.pop()
+            raise self.errors.pop(0)
         self.taken.append(dict(amounts))
 
 
 def granted_after(error: Exception, rounds: int) -> list[dict[str, float]]:
     grants = Hanging(error)
     tickets = Tickets(grants, lambda: None, {})
-    tickets.add("a", "stead.t/a")
+    tickets.add("a", NAME)
     tickets.want("a", NODE)
     for _ in range(rounds):
         tickets.carry_out(STATUS)
@@ -36,8 +51,55 @@ def granted_after(error: Exception, rounds: int) -> list[dict[str, float]]:
 
 
 def test_a_grant_that_a_hanging_node_was_not_asked_for_is_made_in_the_next_round_and_once() -> None:
-    assert granted_after(NotSent("busy"), 3) == [{"stead.t/a": BOTH}]
+    assert granted_after(NotSent("busy"), 3) == [{NAME: BOTH}]
 
 
 def test_one_that_it_was_asked_for_is_not_made_again_because_it_may_still_hear_of_it() -> None:
     assert granted_after(RuntimeError("no answer"), 3) == []
+
+
+class TestWorkThatDied:
+    """It is lost only when nothing is left that it could start by."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        clock = Clock()
+        monkeypatch.setattr("stead.ray.tickets.time", clock)
+        return clock
+
+    def tickets(self, *errors: Exception) -> Tickets:
+        tickets = Tickets(Hanging(*errors), lambda: None, {})
+        tickets.add("a", NAME)
+        return tickets
+
+    def test_is_gone_when_the_node_has_heard_of_it_and_the_tables_show_it(self, clock: Clock) -> None:
+        tickets = self.tickets()
+        tickets.take_back("a", NODE)
+        assert not tickets.is_gone("a", shown(0.0))
+        tickets.carry_out(shown(0.0))
+        assert not tickets.is_gone("a", shown(0.0)), "the tables may be of before"
+        clock.now += 2 * HEARD_S
+        assert not tickets.is_gone("a", shown(ONE, used=ONE)), "it may be its next start that uses it"
+        assert not tickets.is_gone("a", shown(ONE)), "the sweep takes that away"
+        assert tickets.is_gone("a", shown(0.0))
+
+    @pytest.mark.parametrize("error", [NotSent("busy"), RuntimeError("no answer")], ids=repr)
+    def test_is_not_gone_before_a_node_that_hangs_has_answered(self, clock: Clock, error: Exception) -> None:
+        """It may have been asked for the grant before, by a controller that died, and hear of it later."""
+        tickets = self.tickets(error, error)
+        tickets.take_back("a", NODE)
+        for _ in range(2):
+            tickets.carry_out(shown(0.0))
+            clock.now += 2 * HEARD_S
+            assert not tickets.is_gone("a", shown(0.0))
+        tickets.carry_out(shown(0.0))
+        clock.now += 2 * HEARD_S
+        assert tickets.is_gone("a", shown(0.0))
+
+    def test_is_gone_with_its_node(self, clock: Clock) -> None:
+        tickets = self.tickets(RuntimeError("no answer"))
+        tickets.take_back("a", NODE)
+        tickets.carry_out(shown(0.0))
+        tickets.carry_out(Status({}, ()))
+        clock.now += 2 * HEARD_S
+        assert tickets.is_gone("a", Status({}, ()))

@@ -37,6 +37,7 @@ STUCK_S = 2.0
 """A grant that is not used for so long is looked at again: something else may have taken the room."""
 
 CLOSING_S = 5.0
+DYING_S = 2.0
 LEAVES_S = 10.0
 YOUNG_S = 30.0
 STARTS_S, STARTS_MAX_S = 3.0, 30.0
@@ -58,6 +59,7 @@ class Life:
     checked: float = field(default_factory=time.monotonic)  # when it was granted, or its grant was last looked at
     born: float = field(default_factory=time.monotonic)
     closing: bool = False  # it wants its node for itself, and the node is not empty yet
+    sure: bool = False  # it was seen alive after the grant that it started by was taken back
 
 
 class Decided:
@@ -71,7 +73,8 @@ class Decided:
         self._looked = 0.0
         self._of_tasks: list[Fact] = []
         self._placed: Mapping[str, str] = {}
-        self._unsure: set[str] = set()  # after a restart: placed, but not granted (any more)
+        self._unsure: dict[str, str] = {}  # after a restart: placed on a node, but not granted there (any more)
+        self._dying: dict[str, str] = {}  # died on a node; lost once nothing is left there that it could start by
         self.evicting: dict[str, str] = {}  # id -> the node it has to leave
         self._leaving: dict[str, tuple[float, Ask]] = {}  # by ticket, what is over; Ray's tables may not show it yet
         for what in book.registered():
@@ -107,7 +110,7 @@ class Decided:
 
     def facts(self, status: Status, news: Sequence[ActorNews], missed: bool) -> list[Fact]:
         """Everything that happened to registered and named work."""
-        facts: list[Fact] = []
+        facts = self._dead(status)
         arrived, self._arrived = self._arrived, []
         looked_up: set[str] = set()
         for what in arrived:
@@ -124,7 +127,9 @@ class Decided:
             facts += self._forget_unnamed()
             looked_up |= {id for id, life in self.lives.items() if life.what.kind == "actor"} | self._named.keys()
         if looked_up:
-            news = [*news, *self._look_up(looked_up)]
+            found = self._look_up(looked_up)
+            self._see(found)
+            news = [*news, *found]
         self._placed = self._engine.placed if news else {}
         for each in news:
             facts += self._actor(each)
@@ -159,6 +164,13 @@ class Decided:
         gone = [ActorNews(id, "DEAD", "") for id in sorted(ids - rows.keys() - young)]
         return [*(ActorNews(id, row.state, row.node_id) for id, row in rows.items() if id in ids), *gone]
 
+    def _see(self, looked_up: Sequence[ActorNews]) -> None:
+        """Whoever lives after its grant was taken back has nothing to start by when it dies."""
+        for news in looked_up:
+            life = self.lives.get(news.id)
+            if life is not None and (life.state, life.node) == ("running", news.node_id) and news.state == "ALIVE":
+                life.sure = not self._tickets.is_being_taken_back(news.id)
+
     def _actor(self, news: ActorNews) -> list[Fact]:
         life = self.lives.get(news.id)
         if life is None:
@@ -167,40 +179,61 @@ class Decided:
         if news.state == "ALIVE":
             if life.state == "running" and life.node == news.node_id:
                 return []
-            life.state, life.node, life.closing = "running", news.node_id, False
-            self._unsure.discard(news.id)
+            life.state, life.node, life.closing, life.sure = "running", news.node_id, False, False
+            self._settle(news.id)
             self._tickets.started([news.id])
             if not what.name or what.running != what.ask:
                 return [AskEnded(news.id), AskRunning(what.running, news.node_id)]
             return [AskRunning(what.ask, news.node_id)]
-        unsure = news.id in self._unsure
-        self._unsure.discard(news.id)
-        if news.state == "RESTARTING":
-            return self._lose(life) if life.state == "running" else [AskLost(news.id)] if unsure else []
         if news.state == "DEAD":
             return self._end(news.id)
-        return [AskLost(news.id)] if unsure else []
+        if news.id in self._unsure:
+            # It waits, or died while there was no controller. A node that was asked before may still hear of it.
+            self._dying[news.id] = self._unsure.pop(news.id)
+            self._tickets.take_back(news.id, self._dying[news.id])
+        return self._lose(life) if news.state == "RESTARTING" and life.state == "running" else []
+
+    def _settle(self, id: str) -> None:
+        self._unsure.pop(id, None)
+        self._dying.pop(id, None)
 
     def _lose(self, life: Life) -> list[Fact]:
         what, node = life.what, life.node
-        life.state, life.node = "waiting", ""
+        life.state, life.node, life.since = "waiting", "", time.monotonic()
+        if what.name and not life.sure and self._placed.get(what.id, node) == node:
+            self._dying[what.id] = node
+            return []  # it may be on its way again, by the grant that it started by
         self.evicting.pop(what.id, None)
         if self._placed.get(what.id, node) != node:
             return []  # its node died, and the engine has chosen another since
         if not what.name:
             return [AskLost(what.id)]
-        if not self._tickets.lost(what.id):
-            life.since = time.monotonic()
-            return []  # it is on its way again by a grant that could not be taken back in time
-        if what.running != what.ask:
-            return [AskEnded(what.id), AskSubmitted(what.ask)]
-        return [AskLost(what.id)]
+        return _again(what) if self._tickets.lost(what.id) else []
+
+    def _dead(self, status: Status) -> list[Fact]:
+        """Of what died: that which cannot start any more where it was, so that it has to be decided again."""
+        facts: list[Fact] = []
+        placed = self._engine.placed if self._dying else {}
+        for id, node in list(self._dying.items()):
+            if placed.get(id) != node:
+                del self._dying[id]  # its node died, and the engine has chosen another since
+            elif self._tickets.is_gone(id, status):
+                del self._dying[id]
+                self.evicting.pop(id, None)
+                facts += _again(self.lives[id].what)
+        return facts
+
+    @property
+    def is_dying(self) -> bool:
+        """Whether something has just died; what takes longer is on its way again."""
+        return any(time.monotonic() - self.lives[id].since < DYING_S for id in self._dying)
 
     def _end(self, id: str) -> list[Fact]:
         life = self.lives.pop(id, None)
         if life is not None and life.what.name and life.state == "running":
             self._leaving[life.what.name] = (time.monotonic(), life.what.running)
         self.evicting.pop(id, None)
+        self._settle(id)
         self._tickets.ended(id)
         self._book.forget_registered([id])
         return [AskEnded(id)]
@@ -316,7 +349,7 @@ class Decided:
                 elif is_exclusive(life.what.ask):
                     life.closing, life.node = True, node
                 else:
-                    self._unsure.add(id)
+                    self._unsure[id] = node
 
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what registered work uses there as far as Ray's tables show it: its ticket is held."""
@@ -345,7 +378,7 @@ class Decided:
         life = self.lives.get(placed.ask)
         if life is None or not life.what.name:
             return
-        self._unsure.discard(placed.ask)
+        self._settle(placed.ask)
         life.since = life.checked = time.monotonic()
         if is_exclusive(life.what.ask):
             life.closing, life.node = True, placed.node
@@ -403,6 +436,13 @@ class Decided:
             if not _still_fits(fork(), life.what.ask, node) and self._tickets.revoke(id, node):
                 facts.append(AskLost(id))
         return facts
+
+
+def _again(what: Registered) -> list[Fact]:
+    """It has lost its place; if it needs more to start than it holds, it comes anew with that."""
+    if what.running != what.ask:
+        return [AskEnded(what.id), AskSubmitted(what.ask)]
+    return [AskLost(what.id)]
 
 
 def _still_fits(engine: Engine, ask: Ask, node: str) -> bool:

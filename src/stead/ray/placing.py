@@ -211,7 +211,7 @@ class Placing:
     @property
     def is_unsettled(self) -> bool:
         """Whether a look at Ray's tables soon is worth it."""
-        return self.groups.is_creating or self.decided.is_closing
+        return self.groups.is_creating or self.decided.is_closing or self.decided.is_dying
 
     # -- what the engine wants done
 

@@ -8,6 +8,9 @@ waits until the engine has decided anew. A task has no such second amount: it as
 A grant that was not used yet is revoked by a plug, a placement group that takes both parts: if it gets them, the work
 cannot start there any more and is not failed either, because the node stays feasible; if it does not, the work is on
 its way.
+
+An actor may die before the grant it started by was taken back, and start again by it, unseen. So whoever says that it
+is lost first asks whether its ticket is gone: from every node, as the nodes themselves say after they were told.
 """
 
 from __future__ import annotations
@@ -16,18 +19,29 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import ray
 
 from stead.ray.grants import Grants, NotSent
-from stead.ray.page import BOTH, ONE, TICKET
+from stead.ray.page import BOTH, ONE, SYNC_S, TICKET
 from stead.ray.tables import Status
 
 SETTLES_S = 10.0
 REVOKE_S = 1
 """Whole seconds: of others Ray 2.60 takes only the whole part, and with 0.5 would not wait at all."""
 PLUG = "stead-ticket"
+HEARD_S = 2 * SYNC_S
+"""After this Ray's tables show what a node was told, also when they are late once."""
+
+
+class Told(Enum):
+    """What became of a call to a node. One that was asked and did not answer may still hear of it."""
+
+    NOT_ASKED = auto()
+    ASKED = auto()
+    ANSWERED = auto()
 
 
 @dataclass(slots=True)
@@ -37,6 +51,7 @@ class Ticket:
     wanted: str = ""  # the node the engine chose and where it may be used
     open: set[str] = field(default_factory=set)  # nodes with a grant that was not taken back
     plugs: dict[str, Any] = field(default_factory=dict)  # node -> the group that holds it there
+    told: float = 0.0  # when a node was last told something of it
 
 
 class Tickets:
@@ -56,7 +71,7 @@ class Tickets:
 
     def add(self, id: str, name: str) -> Ticket:
         if id not in self.by_id:
-            self.by_id[id] = self.by_name[name] = Ticket(id, name)
+            self.by_id[id] = self.by_name[name] = Ticket(id, name, told=time.monotonic())
         return self.by_id[id]
 
     def recover(self, status: Status) -> None:
@@ -106,9 +121,20 @@ class Tickets:
                 ticket.open.add(ticket.wanted)
                 changes.setdefault(ticket.wanted, {})[ticket.name] = BOTH
         for node, amounts in changes.items():
-            if not self._set(node, amounts):
-                for name in amounts.keys() & self.by_name.keys():
-                    self.by_name[name].open.discard(node)  # the next round grants it again
+            self._tell(node, amounts)
+
+    def _tell(self, node: str, amounts: Mapping[str, float]) -> None:
+        """Grant and take back. What a node was not asked for is asked for in the next round; what it was asked for and
+        did not answer may still be heard, so it is not granted again, but taken back again."""
+        outcome = self._set(node, amounts)
+        for name, amount in amounts.items():
+            ticket = self.by_name.get(name)
+            if ticket is not None:
+                ticket.told = time.monotonic()
+            if not amount and outcome is not Told.ANSWERED:
+                self._left_over[node][name] = 0.0
+            elif amount and ticket is not None and outcome is Told.NOT_ASKED:
+                ticket.open.discard(node)
 
     def revoke(self, id: str, node: str) -> bool:
         """Shut a grant that was not used yet. False: it is being used."""
@@ -155,6 +181,25 @@ class Tickets:
             return True
         return all(self.revoke(id, node) for node in sorted(ticket.open))
 
+    def take_back(self, id: str, node: str) -> None:
+        """Whatever was granted on a node, before a restart of the controller that knew of it."""
+        self._left_over[node][self.by_id[id].name] = 0.0
+
+    def is_being_taken_back(self, id: str) -> bool:
+        ticket = self.by_id.get(id)
+        return ticket is not None and any(ticket.name in amounts for amounts in self._left_over.values())
+
+    def is_gone(self, id: str, status: Status) -> bool:
+        """Whether work that died has nothing left to start by. What is in use may be by its next start."""
+        ticket = self.by_id.get(id)
+        if ticket is None:
+            return True
+        if self.is_being_taken_back(id) or time.monotonic() - ticket.told < HEARD_S:
+            return False
+        there = [row for row in status.nodes.values() if ticket.name in row.total and row.id not in ticket.plugs]
+        unused = [row.id for row in there if row.available.get(ticket.name, 0.0) > ONE * 1.5]
+        return len(unused) == len(there) and all(node in ticket.open and self.revoke(id, node) for node in unused)
+
     def ended(self, id: str) -> None:
         ticket = self.by_id.pop(id, None)
         if ticket is not None:
@@ -179,19 +224,18 @@ class Tickets:
                 if is_shut and node.available.get(name, 0.0) >= total:  # nobody holds it
                     self._left_over[node.id][name] = 0.0
 
-    def _set(self, node: str, amounts: Mapping[str, float]) -> bool:
-        """False: the node was not asked. One that was asked and did not answer may still hear of it."""
+    def _set(self, node: str, amounts: Mapping[str, float]) -> Told:
         if self._grants is None:
-            return True  # then nothing is registered
+            return Told.ANSWERED  # then nothing is registered
         self._changed = time.monotonic()
         self._check()
         try:
             self._grants.set(node, amounts)
         except NotSent:
-            return False
+            return Told.NOT_ASKED
         except (RuntimeError, ValueError, ray.exceptions.RayError):
-            pass  # the node is going: the next status will not show it
-        return True
+            return Told.ASKED  # it hangs, or it is going: then the next status will not show it
+        return Told.ANSWERED
 
 
 def _remove(group: Any) -> None:
