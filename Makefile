@@ -69,7 +69,7 @@ bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/res
 	$(BIN)/python -m benchmarks
 
 soak: $(INSTALLED) ## the property tests with many more examples, and the long tests on real Ray nodes
-	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/language tests/operate tests/service tests/cli/test_any_words.py
+	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/flow tests/language tests/operate tests/service tests/cli/test_any_words.py
 	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long tests/on_ray
 
 SEED ?= 1

@@ -465,6 +465,8 @@ class Oracle:
                 return preference, -self.load(ask, choice_index, node)
             case PolicyName.RANDOM:
                 return preference, 0
+            case PolicyName.FLOW | PolicyName.FLOW_PACK | PolicyName.FLOW_FGD:
+                raise AssertionError("what is decided together has no order of its own; see tests/flow/literal.py")
 
     def shown(self, ask: Ask) -> list[Refusal]:
         """The reasons a waiting ask is told: of the first choice that only lacks free amounts somewhere."""

@@ -95,6 +95,9 @@ DECISIONS: list[d.Decision] = [
     d.Refused("a-1", d.NodeUnknown(("x", "y"))),
     d.Refused("a-1", d.DeadlinePassed(5.0, REFUSALS)),
     d.Evicted("a-1", "n", TAINT),
+    d.BatchDecided(PolicyName.FLOW, 3, 2, 100_002_100, 100_002_100, 1, 2),
+    d.BatchDecided(PolicyName.FLOW_FGD, 1, 1, 100_000),
+    d.Moved("a-1", "n", "m", 120),
 ]
 OTHERS: list[tuple[Any, Any]] = [
     (RICH, Ask),
@@ -167,7 +170,11 @@ SLIPS = [
     ('{"is":"ClockAdvanced","now":true}', f.Fact, "ClockAdvanced.now must be a number, not true"),
     ('{"is":"NodeDrained","node":"n","draining":1}', f.Fact, "NodeDrained.draining must be true or false, not 1"),
     ('{"id":"a","priority":1.5}', Ask, "Ask.priority must be a whole number, not 1.5"),
-    ('{"id":"a","policy":"best"}', Ask, 'Ask.policy must be one of hybrid, pack, spread, random, not "best"'),
+    (
+        '{"id":"a","policy":"best"}',
+        Ask,
+        'Ask.policy must be one of hybrid, pack, spread, random, flow, flow-pack, flow-fgd, not "best"',
+    ),
     ('{"id":"a","choices":{}}', Ask, "Ask.choices must be a list, not {}"),
     ('{"id":"a","labels":{"k":1}}', Ask, "Ask.labels must be text, not 1"),
     ('{"id":"a","labels":[]}', Ask, "Ask.labels must be an object of texts, not []"),

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stead import solver
 from stead.asks import Ask, Group
 from stead.controller import Controller
 from stead.engine import Engine, Settings
-from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
-from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
+from stead.engine.decisions import Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
 from stead.errors import Invalid
 from stead.journal import Journal, Superseded
 from stead.labelling import NODE_ID, Requirement, Selector
@@ -49,8 +50,21 @@ class Recorder:
     def explain(self, waiting: Waiting) -> None:
         self.commands.append(f"explain {', '.join(waiting.asks)}")
 
+    def move(self, moved: Moved) -> None:
+        self.commands.append(f"move {moved.ask} to {moved.target}")
+
 
 NODE = NodeJoined(Node.of("n", {"CPU": 4}))
+
+
+def test_work_is_moved_where_the_settings_allow_it_and_a_batch_is_no_command() -> None:
+    cluster = Recorder()
+    controller = Controller(cluster, Engine(Settings(moves=1), solver.found()))
+    packed = [Ask.of(name, {"CPU": 1}, policy="flow-pack") for name in ("first", "second", "third")]
+    others = NodeJoined(Node.of("m", {"CPU": 4}))
+    cluster.coming = [NODE, others, AskRunning(packed[0], "n"), AskRunning(packed[1], "m"), AskSubmitted(packed[2])]
+    controller.step()
+    assert cluster.commands == ["bind third", "move second to n"]
 
 
 def test_every_decision_becomes_its_command() -> None:
@@ -141,7 +155,7 @@ def test_after_a_crash_the_last_step_is_carried_out_again(tmp_path: Path) -> Non
 def test_a_journal_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "j", Settings(seed=1)) as journal:
         with pytest.raises(
-            Invalid, match=r"j was begun with .*seed=1\), but the engine has .*seed=2\); give both the same"
+            Invalid, match=r"j was begun with .*seed=1,.*\), but the engine has .*seed=2,.*\); give both the same"
         ):
             Controller(Recorder(), Engine(Settings(seed=2)), journal)
         Controller(Recorder(), Engine(Settings(seed=1)), journal)

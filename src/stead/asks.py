@@ -32,13 +32,24 @@ class PolicyName(StrEnum):
     PACK = "pack"
     SPREAD = "spread"
     RANDOM = "random"
+    FLOW = "flow"
+    FLOW_PACK = "flow-pack"
+    FLOW_FGD = "flow-fgd"
 
     @staticmethod
     def of(name: object) -> PolicyName:
         return one_of(PolicyName, name, "policy")
 
+    @property
+    def in_batches(self) -> bool:
+        """Whether all waiting work with this policy is decided together, as one min-cost flow."""
+        return self in _IN_BATCHES
+
     # Part of every shape's key, which is hashed for every ask: the plain hash of a string is quick.
     __hash__ = str.__hash__
+
+
+_IN_BATCHES = frozenset({PolicyName.FLOW, PolicyName.FLOW_PACK, PolicyName.FLOW_FGD})
 
 
 @dataclass(frozen=True, slots=True)

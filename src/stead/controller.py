@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from stead.engine import Engine
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import ClockAdvanced, Fact
 from stead.errors import Invalid
 from stead.journal import Journal, replay
@@ -41,6 +41,9 @@ class Cluster(Protocol):
 
     def explain(self, waiting: Waiting) -> None:
         """Show why the work waits."""
+
+    def move(self, moved: Moved) -> None:
+        """Run the work on the other node from now on. Asked only of clusters whose settings allow moves."""
 
 
 class Controller:
@@ -95,3 +98,7 @@ class Controller:
                 self.cluster.refuse(decision)
             case Waiting():
                 self.cluster.explain(decision)
+            case Moved():
+                self.cluster.move(decision)
+            case BatchDecided():
+                pass  # news for people; nothing is to be done

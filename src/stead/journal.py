@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from stead import solver
 from stead.codec import dumps, loads
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision
@@ -198,7 +199,7 @@ def replay(journal: Journal, settings: Settings | None = None, progress: Callabl
     Raises `Diverged` at the first step whose decisions are not byte-equal to the written ones; `progress` is told
     every step that is equal.
     """
-    engine = Engine(settings or journal.settings)
+    engine = Engine(settings or journal.settings, solver.found())
     for entry in journal.read():
         engine.apply(*entry.facts)
         decided = engine.decide()

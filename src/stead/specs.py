@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from stead import solver
 from stead.arguments import labels_of, parse_effect, parse_taints, taints_of
 from stead.asks import (
     ASK_ID,
@@ -102,10 +103,11 @@ class _Names:
 
 
 class Reader:
-    """Collects what the sections of one file come to. `used` says which ids are taken outside of it."""
+    """Collects what the sections of one file come to. `used` says which ids are taken outside of it; `policy` is that
+    of work that says none."""
 
-    def __init__(self, used: Callable[[str], bool] = lambda id: False) -> None:
-        self._used = used
+    def __init__(self, used: Callable[[str], bool] = lambda id: False, policy: PolicyName = PolicyName.HYBRID) -> None:
+        self._used, self._policy = used, policy
         self.moments: list[tuple[float, Fact]] = []
         self.durations: dict[str, float] = {}
         self._places: dict[str, str] = {}  # where an id was used first
@@ -140,7 +142,7 @@ class Reader:
 
     def work(self, section: Section) -> None:
         name = section.need("id", some_text, "'train'")
-        ask = _ask(name, section, _times(section))
+        ask = _ask(name, section, _times(section), self._policy)
         for id, moment in self._copies(section, name):
             deadline = None if ask.deadline is None else moment + ask.deadline
             self._submit(AskSubmitted(replace(ask, id=id, deadline=deadline)), id, section, moment)
@@ -226,7 +228,7 @@ class Reader:
             bundle = Section({"resources": item} if bare else item, path, BUNDLE)
             count = bundle.read("count", _count, 1)
             self._make_room(count, bundle.place("count"))
-            ask = _ask(prefix, bundle, {}, outer or section)
+            ask = _ask(prefix, bundle, {}, self._policy, outer or section)
             for _ in range(count):
                 id = f"{prefix}-{len(members) + 1}"
                 self._claim(id, path)
@@ -252,7 +254,7 @@ def _times(section: Section, moment: float = 0.0) -> dict[str, Any]:
     }
 
 
-def _ask(id: str, section: Section, times: dict[str, Any], outer: Section | None = None) -> Ask:
+def _ask(id: str, section: Section, times: dict[str, Any], policy: PolicyName, outer: Section | None = None) -> Ask:
     """An ask from its section; what a bundle does not say itself, its group (`outer`) says for it."""
 
     def whose(name: str) -> Section:
@@ -275,9 +277,17 @@ def _ask(id: str, section: Section, times: dict[str, Any], outer: Section | None
             tuple(_prefers(whose("prefers"), labels)),
             labels,
             whose("namespace").read("namespace", some_text, ""),
-            whose("policy").read("policy", PolicyName.of, PolicyName.HYBRID),
+            whose("policy").read("policy", policy_of, policy),
             **times,
         )
+
+
+def policy_of(value: Any) -> PolicyName:
+    """A policy by its name; one that cannot be carried out here is refused."""
+    policy = PolicyName.of(value)
+    if policy.in_batches:
+        solver.needed()
+    return policy
 
 
 def _choice(section: Section, resources: Resources) -> Choice:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from stead import solver
 from stead.asks import ASK_ID, Affinity, Ask, Group, Strategy
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
@@ -95,7 +96,7 @@ def tolerates(key: str | None, *values: str, **rest: Any) -> Toleration:
 
 def cluster(*nodes: Node, **settings: Any) -> Engine:
     """An engine that knows these nodes."""
-    engine = Engine(Settings(**settings))
+    engine = Engine(Settings(**settings), solver.found())
     engine.apply(*map(NodeJoined, nodes))
     return engine
 

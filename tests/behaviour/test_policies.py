@@ -20,6 +20,7 @@ from stead.resources import Resources
 from stead.taints import Effect, Taint
 
 HYBRID, PACK, SPREAD, RANDOM = PolicyName.HYBRID, PolicyName.PACK, PolicyName.SPREAD, PolicyName.RANDOM
+ONE_AT_A_TIME = [policy for policy in PolicyName if not policy.in_batches]
 
 
 def crowd(count: int, cpu: float = 1, policy: PolicyName = HYBRID) -> list[Ask]:
@@ -123,7 +124,7 @@ def preferring(id: str, *prefers: Preference, policy: PolicyName = HYBRID) -> As
     return ask(id, 1, prefers=prefers, policy=policy)
 
 
-@pytest.mark.parametrize("policy", list(PolicyName), ids=str)
+@pytest.mark.parametrize("policy", ONE_AT_A_TIME, ids=str)
 def test_a_preference_beats_every_policy(policy: PolicyName) -> None:
     engine = cluster(*nodes(4, 4, 4))
     fill(engine, "n0", 2)
@@ -232,7 +233,7 @@ def with_some_work(engine: Engine, random: Random) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("policy", list(PolicyName), ids=str)
+@pytest.mark.parametrize("policy", ONE_AT_A_TIME, ids=str)
 @pytest.mark.parametrize("seed", range(12))
 def test_equal_asks_submitted_together_land_where_they_would_one_by_one(policy: PolicyName, seed: int) -> None:
     random = Random(f"{seed}-{policy}")
@@ -251,7 +252,7 @@ def test_equal_asks_submitted_together_land_where_they_would_one_by_one(policy: 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])
-@pytest.mark.parametrize("policy", list(PolicyName), ids=str)
+@pytest.mark.parametrize("policy", ONE_AT_A_TIME, ids=str)
 def test_a_limit_per_call_does_not_change_where_work_lands(policy: PolicyName, limit: int) -> None:
     whole, piecemeal = cluster(*nodes(2, 4, 8)), cluster(*nodes(2, 4, 8))
     work = [*crowd(9, 1, policy), *(ask(f"x{index}", 0.5, policy=policy) for index in range(5))]

@@ -19,6 +19,9 @@ ZONE_A = Selector.all_of(Requirement.is_in("zone", "a"))
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
 
 
+POLICIES = "good values are hybrid, pack, spread, random, flow, flow-pack, flow-fgd"
+
+
 @pytest.mark.parametrize("amount", [0, 0.5, 1, 2, "3"])
 @pytest.mark.parametrize("device", ["GPU", "TPU", "neuron_cores"])
 def test_devices_are_asked_for_whole_or_as_a_share_of_one(device: str, amount: object) -> None:
@@ -122,9 +125,9 @@ def test_plain_maps_and_strings_are_taken_for_what_they_mean() -> None:
     [
         (
             {"policy": "pak"},
-            "policy 'pak' is unknown (did you mean 'pack'?); good values are hybrid, pack, spread, random",
+            f"policy 'pak' is unknown (did you mean 'pack'?); {POLICIES}",
         ),
-        ({"policy": "flow"}, "policy 'flow' is unknown; good values are hybrid, pack, spread, random"),
+        ({"policy": "best"}, f"policy 'best' is unknown; {POLICIES}"),
         ({"labels": {"app": 3}}, "the value of label 'app', 3 must be a string, for example '3'"),
     ],
 )

@@ -27,7 +27,10 @@ until = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--journal", metavar="FILE", help="Write every fact and decision to this new file, for `stead replay`.")
 @click.option("--seed", type=int, help="The seed of the random policy, instead of the scenario's.")
-def sim(scenario: str, until: float | None, as_json: bool, journal: str | None, seed: int | None) -> int:
+@click.option("--policy", metavar="POLICY", help="How nodes are chosen for work that says none, as flow.")
+def sim(
+    scenario: str, until: float | None, as_json: bool, journal: str | None, seed: int | None, policy: str | None
+) -> int:
     """Run the nodes and work of SCENARIO (a YAML file) in virtual time, and show where everything went.
 
     \b
@@ -35,14 +38,16 @@ def sim(scenario: str, until: float | None, as_json: bool, journal: str | None, 
       stead sim scenarios/demo.yaml
       stead sim scenarios/demo.yaml --until 5m --json
       stead sim scenarios/demo.yaml --journal demo.journal
+      stead sim scenarios/demo.yaml --policy flow
     """
     from dataclasses import replace
 
     from stead.sim.cluster import run
     from stead.sim.report import as_json_text, as_text, show
     from stead.sim.scenario import load
+    from stead.specs import policy_of
 
-    loaded = load(scenario)
+    loaded = load(scenario, None if policy is None else policy_of(policy))
     if seed is not None:
         loaded = replace(loaded, settings=replace(loaded.settings, seed=seed))
     if journal is None:

@@ -12,27 +12,22 @@ from itertools import groupby, islice
 from math import inf
 from typing import Any
 
-from stead.asks import Ask, AskId, Group, GroupId
+from stead.asks import Ask, AskId, GroupId, PolicyName
+from stead.engine.answers import Answers
+from stead.engine.batches import Batch, Run, ready_runs
 from stead.engine.board import Board
 from stead.engine.decisions import (
     DeadlinePassed,
     Decision,
     Evicted,
     GroupPlaced,
+    Moved,
     NodeUnknown,
     Placed,
     Refused,
     Waiting,
 )
-from stead.engine.explain import (
-    Explanation,
-    explain_group,
-    explain_placed,
-    explain_waiting,
-    feasible,
-    telling_group_refusals,
-    telling_refusals,
-)
+from stead.engine.explain import telling_group_refusals, telling_refusals
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -51,8 +46,10 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.engine.fleet import Column
+from stead.engine.flow import Solver
 from stead.engine.groups import GroupRecord, Groups, GroupShape, place_missing
 from stead.engine.holds import hold_for_ask, hold_for_group, is_of_use
+from stead.engine.moving import best_moves
 from stead.engine.rules import Hold, dead_nodes_insisted_on
 from stead.engine.settings import DEFAULTS, Settings
 from stead.engine.shapes import Demand, Shape
@@ -60,34 +57,39 @@ from stead.engine.timers import Timers
 from stead.engine.waiting import Item, Line, Lines
 from stead.engine.work import Placement
 from stead.errors import Invalid
-from stead.node import Node, NodeId
+from stead.node import NodeId
 from stead.taints import Effect, Taint, stay_under
 
 __all__ = ["Engine", "Settings"]
 
 
 HOPELESS_MAX = 4096
+SINGLES_MAX = 2_000
+"""How much work of a batch policy that no batch can decide (near, apart, strict groups) one call looks at."""
 
 
-class Engine:
-    def __init__(self, settings: Settings = DEFAULTS) -> None:
+class Engine(Answers):
+    def __init__(self, settings: Settings = DEFAULTS, solver: Solver | None = None) -> None:
         self.settings = settings
+        self.solver = solver
         self.now = 0.0
         self._board = Board(settings.hybrid_threshold, settings.seed)
         self._waiting = Lines()
         self._groups = Groups()
         self._timers = Timers()
         self._somebody_late_at = inf
+        self._unfinished = False
         self._hopeless: dict[Hashable, int] = {}
         """Who could not be held for, and at which version of the fleet: nothing new, no new try."""
 
     def fork(self) -> Engine:
         """An independent engine in the same state. It shares all tables until one of the two writes."""
         twin = Engine.__new__(Engine)
-        twin.settings, twin.now = self.settings, self.now
+        twin.settings, twin.solver, twin.now = self.settings, self.solver, self.now
         twin._board, twin._waiting = self._board.fork(), self._waiting.fork()
         twin._groups, twin._timers = self._groups.fork(), self._timers.fork()
         twin._somebody_late_at, twin._hopeless = self._somebody_late_at, dict(self._hopeless)
+        twin._unfinished = self._unfinished
         return twin
 
     # -- facts in
@@ -173,7 +175,9 @@ class Engine:
                 continue
             seen[id] = ask
             arrived.setdefault((shape_of(ask), ask.priority), {})[id] = ask
+        self._need_solver(shape.policy for shape, _ in arrived)
         for (shape, priority), asks in arrived.items():
+            self._board.note_kind(shape, len(asks))
             turn = self._waiting.turn_of(shape, priority, now) or self._board.next_turn()
             self._wait(Line(shape, priority, now, turn, now), asks)
         self._board.work.came(self._board.fleet, seen.values())
@@ -221,6 +225,7 @@ class Engine:
         if any(id in ids for ids in self._known_ids() for id in (group.id, *(m.id for m in group.all_members))):
             return
         shape = self._groups.shape_of(group, self._board)
+        self._need_solver(member.policy for member in group.all_members)
         turn = self._waiting.turn_of(shape, group.priority, self.now) or self._board.next_turn()
         self._groups.add(group, self.now, turn)
         self._board.work.came(self._board.fleet, group.all_members)
@@ -235,6 +240,11 @@ class Engine:
             if member.id in self._board.work.placements.map:
                 self._lift(member.id)
             self._board.work.went(self._board.fleet, member.id)
+
+    def _need_solver(self, policies: Iterable[PolicyName]) -> None:
+        """Refuse, before anything of it is kept, what cannot be decided."""
+        if self.solver is None and any(policy.in_batches for policy in policies):
+            raise Invalid("policy 'flow' needs OR-tools, and this engine has no solver; try: pip install 'stead[flow]'")
 
     def _known_ids(self) -> tuple[Mapping[str, object], ...]:
         """Where an id that is taken would be found; to be read at once."""
@@ -300,11 +310,15 @@ class Engine:
         decisions: list[Decision] = []
         self._evict_due(decisions)
         self._refuse_late(decisions)
-        left, tried = limit, False
+        left, tried, singles, self._unfinished = limit, False, 0, False
         while self._anybody_awake():
             tried = True
             for line in self._waiting.lines():
                 if left is not None and left <= 0:
+                    return decisions
+                singles += line.sleeper.policy.in_batches  # type: ignore[attr-defined]  # shapes and groups have one
+                if singles > SINGLES_MAX:
+                    self._unfinished = True  # `next_moment` is now
                     return decisions
                 placed = self._decide_line(line, left, decisions)
                 left = None if left is None else left - placed
@@ -329,6 +343,10 @@ class Engine:
         """Place what stands in a line, at most `limit`; what finds no place goes to sleep. How many were placed."""
         sleeper = line.sleeper
         assert isinstance(sleeper, Shape | GroupShape)
+        if sleeper.policy.in_batches:
+            runs = ready_runs(self._board, self._waiting, sleeper.policy, limit)
+            if runs:
+                return self._decide_batch(sleeper.policy, runs, decisions)
         if isinstance(sleeper, GroupShape) or sleeper.one_by_one or self._board.work.watches(sleeper.kind):
             limit = 1  # each may wake others, or change where the next can go
         run = list(islice(self._board.work.up_to_watched(self._waiting.items_in(line)), limit))
@@ -338,6 +356,44 @@ class Engine:
         if placed < len(run):
             self._block(sleeper, decisions)
         return placed
+
+    def _decide_batch(self, policy: PolicyName, runs: list[Run], decisions: list[Decision]) -> int:
+        """Place what stands in many lines, together; what finds no place goes to sleep. How many were placed."""
+        assert self.solver is not None, "work in batches was refused without a solver"
+        batch = Batch(self._board, self.solver, policy, runs, self.now, self.settings.unscheduled)
+        outcome = batch.decide()
+        gangs: dict[GroupId, list[tuple[AskId, NodeId]]] = {}
+        for placing in outcome.placings:
+            ids, group = [ask.id for ask in placing.asks], placing.run.group
+            if group is None:
+                self._waiting.remove(*ids)
+                self._announce(placing.demand, ids, placing.rows, decisions)
+            else:
+                nodes = map(self._board.node_id, placing.rows)
+                gangs.setdefault(group, []).extend(zip(ids, nodes, strict=True))
+        for group, members in gangs.items():
+            self._groups.update(self._groups.records.map[group]._replace(alternative=0))
+            self._waiting.remove(group)
+            self._watch_all(id for id, _ in members)
+            decisions.append(GroupPlaced(group, 0, tuple(members)))
+        decided = batch.decided(outcome)
+        decisions.append(decided)
+        for left in dict.fromkeys(run.shape for run in runs if run.group is None and run.done < len(run.asks)):
+            self._block(left, decisions)
+        if self.settings.moves:
+            self._move(best_moves(self._board, policy, self.settings.moves), decisions)
+        singly = 0
+        for group in dict.fromkeys(run.group for run in runs if run.group in outcome.failed):
+            shape = self._waiting.line_of(group).sleeper
+            assert isinstance(shape, GroupShape)
+            singly += self._decide_group(shape, self._groups.records.map[group], decisions)
+        return decided.placed + singly
+
+    def _move(self, moves: list[Moved], decisions: list[Decision]) -> None:
+        for move in moves:
+            self._timers.left(move.ask)
+        self._watch_all(dict.fromkeys(move.ask for move in moves))
+        decisions += moves
 
     def _place_run(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
         """Place as many equal asks as fit, each with the first of its choices that is available."""
@@ -351,7 +407,7 @@ class Engine:
                     asks = run[done : done + len(rows)]
                     ids = [ask.id for ask in asks]
                     self._waiting.remove(*ids)
-                    self._board.place_many(demand, asks, rows, line)
+                    self._board.place_many([(demand, asks, rows, line)])
                     self._announce(demand, ids, rows, decisions)
                     done += len(rows)
         return done
@@ -369,6 +425,9 @@ class Engine:
     def _announce(self, demand: Demand, ids: list[AskId], rows: list[int], decisions: list[Decision]) -> None:
         nodes, choice = self._board.fleet.nodes.map, demand.index
         decisions.extend([Placed(id, nodes[row].id, choice) for id, row in zip(ids, rows, strict=True)])
+        self._watch_all(ids)
+
+    def _watch_all(self, ids: Iterable[AskId]) -> None:
         if any(taint.effect is Effect.NO_EXECUTE for taint in self._board.fleet.taints.map):
             for id in ids:
                 self._watch_taints(self._board.work.placements.map[id])
@@ -477,6 +536,8 @@ class Engine:
     @property
     def next_moment(self) -> float | None:
         """When time alone could next change a decision, if ever."""
+        if self._unfinished:
+            return self.now
         moment = min(self._timers.next_moment(self._waiting), self._somebody_late_at)
         return None if moment == inf else moment
 
@@ -507,80 +568,6 @@ class Engine:
                 self._hopeless.clear()
             self._hopeless[sleeper] = self._board.fleet.version
         return hold
-
-    # -- answers
-
-    def explain(self, what: AskId | GroupId | Ask | Group) -> Explanation:
-        """Why it waits, what would let it in, or why it is where it is; also for work never submitted.
-
-        A question leaves no trace: it is asked of a fork.
-        """
-        board = self._board.fork(lasting=False)
-        if isinstance(what, str):
-            if what in self._board.work.placements.map:
-                return explain_placed(board, what)
-            what = self.item(what)
-        if isinstance(what, Group):
-            record = self._groups.records.map.get(what.id)
-            return explain_group(board, what, record.alternative if record is not None else None)
-        if what.id in board.work.placements.map:
-            board.lift(what.id)  # an ask is never in its own way
-        return explain_waiting(board, what)
-
-    def item(self, id: AskId | GroupId) -> Ask | Group:
-        """The ask or group of this name, as it was submitted."""
-        if id in self._board.work.placements.map:
-            return self._board.work.placements.map[id].ask
-        if id in self._waiting:
-            return self._waiting.item(id)
-        if id in self._groups:
-            return self._groups.records.map[id].group
-        if id in self._groups.of_member.map:
-            return self._groups.member(id)
-        raise Invalid(f"nothing named {id!r} waits or is placed; an ask has to be submitted first")
-
-    def feasible(self, ask: Ask) -> frozenset[NodeId]:
-        """The nodes that would take the ask if only they were empty, by any of its choices."""
-        board = self._board.fork(lasting=False)
-        if ask.id in board.work.placements.map:
-            board.lift(ask.id)
-        return frozenset(board.fleet.ids(feasible(board, board.shape_of(ask))))
-
-    def candidates(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
-        """The nodes that would take the ask now, per choice, in table order."""
-        board = self._board.fork(lasting=False)
-        return board.candidates(board.shape_of(ask))
-
-    def tiers(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
-        """The same nodes, best first: by choice, then by what the ask prefers. How full they are has no say."""
-        board = self._board.fork(lasting=False)
-        return board.tiers(board.shape_of(ask))
-
-    def free(self, node: NodeId) -> Mapping[str, int]:
-        """What is free on a node, in units, for every resource it has or that is in use there."""
-        return self._board.fleet.free(self._board.fleet.rows.map[node])
-
-    @property
-    def placed(self) -> Mapping[AskId, NodeId]:
-        """Every placed ask and its node."""
-        nodes = self._board.fleet.nodes.map
-        return {id: nodes[placement.row].id for id, placement in self._board.work.placements.map.items()}
-
-    @property
-    def groups(self) -> Mapping[GroupId, Group]:
-        """Every group that waits or is placed."""
-        return {id: record.group for id, record in self._groups.records.map.items()}
-
-    @property
-    def waiting(self) -> tuple[str, ...]:
-        """Ids of everything that waits (asks and groups), in the order in which it will be tried."""
-        return tuple(item.id for item in self._waiting.in_order())
-
-    @property
-    def nodes(self) -> Mapping[NodeId, Node]:
-        """Every live node as it is now, in table order."""
-        nodes = self._board.fleet.nodes.map
-        return {nodes[row].id: nodes[row] for row in sorted(nodes)}
 
 
 _APPLY: dict[type, Callable[[Engine, Any], None]] = {

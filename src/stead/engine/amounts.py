@@ -26,6 +26,10 @@ SCALARS_MAX = 6
 """Up to so many rows are quicker one by one than as arrays."""
 
 
+TOUCHED_PLAINLY_MAX = 64
+"""Up to so many rows are noted as they are, even if some are there twice."""
+
+
 class Amount:
     """One resource over all nodes: how much there is and how much is free.
 
@@ -242,7 +246,7 @@ class Amount:
 
     def take_many(self, rows: NDArray[np.intp], need: int) -> None:
         """Use `need` units once for each of `rows`; not for devices, whose shares differ."""
-        self._touched.extend(np.unique(rows).tolist())
+        self._touched.extend(np.unique(rows).tolist() if len(rows) > TOUCHED_PLAINLY_MAX else rows.tolist())
         np.subtract.at(self.free, rows, need)
 
     def give(self, row: int, need: int, held: DeviceShares) -> None:

@@ -7,24 +7,30 @@ and each can be undone by the other, so a plan can be tried on the board itself 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import numpy as np
 
-from stead.asks import Ask, AskId, GroupId
+from stead.asks import Ask, AskId, GroupId, PolicyName
 from stead.engine.amounts import DeviceShares
 from stead.engine.fleet import RESERVED, Fleet, Nodes, as_flags, rows_of
+from stead.engine.flow import Emptiest, Fullest, Prices
+from stead.engine.fragmentation import LeastFragmenting, Mix
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
-from stead.engine.shapes import Demand, Shape, Standing
+from stead.engine.shapes import Demand, Shape, Standing, View
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Work
 from stead.node import NodeId
 
 STANDINGS_MAX = 128
+VIEWS_MAX = 2048
 SHAPES_IDLE_MAX = 4096
 TOUCHED_MAX = 100_000
+
+EMPTIEST, FULLEST = Emptiest(), Fullest()
 
 
 class Board:
@@ -34,6 +40,8 @@ class Board:
         self._policies = policies(hybrid_threshold)
         self._shapes: Sheet[tuple[object, ...], Shape] = Sheet()
         self._standings: OrderedDict[Demand, Standing] = OrderedDict()
+        self._views: dict[Demand, View] = {}
+        self.least_fragmenting = LeastFragmenting(Mix())
         self._shapes_max = SHAPES_IDLE_MAX
         self._turn = 0
 
@@ -43,7 +51,8 @@ class Board:
         twin.world = World(self.world.fleet.fork(lasting), self.world.work.fork(lasting), self.world.hold)
         twin.dice = Dice(self.dice.state)
         twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(lasting), self._shapes_max
-        twin._standings, twin._turn = OrderedDict(), self._turn
+        twin.least_fragmenting = self.least_fragmenting.fork(lasting)
+        twin._standings, twin._views, twin._turn = OrderedDict(), {}, self._turn
         return twin
 
     @property
@@ -69,6 +78,11 @@ class Board:
             self._shapes.write()[key] = shape
         return shape
 
+    def note_kind(self, shape: Shape, count: int) -> None:
+        """So many asks of the shape have come: what usually comes is what nodes are kept whole for."""
+        if shape.policy is PolicyName.FLOW_FGD:
+            self.least_fragmenting.mix.add(shape.demands[0], count)
+
     def tidy(self, waiting: Lines) -> None:
         """Drop what was compiled for shapes that nothing waits with, once there are many of them; it is made
         again when needed."""
@@ -76,13 +90,12 @@ class Board:
             self._shapes = Sheet({shape.key: shape for shape in waiting.shapes()})
             self._shapes_max = 2 * len(self._shapes.map) + SHAPES_IDLE_MAX
             self._standings.clear()
+            self._views.clear()
             self.work.forget_indexes(self.fleet, waiting.columns)
 
     def standing(self, demand: Demand) -> Standing:
         """How the demand stands to all nodes, up to date."""
-        if len(self.fleet.touched) > max(TOUCHED_MAX, 4 * self.fleet.size):
-            self.fleet.touched.clear()
-            self._standings.clear()
+        self._trim()
         standing = self._standings.get(demand)
         if standing is None:
             standing = self._standings[demand] = Standing(demand)
@@ -92,6 +105,30 @@ class Board:
             self._standings.move_to_end(demand)
         standing.refresh(self.world)
         return standing
+
+    def _trim(self) -> None:
+        """The list of changed rows begins anew when it is long; what was kept up to date by it does, too."""
+        if len(self.fleet.touched) > max(TOUCHED_MAX, 4 * self.fleet.size):
+            self.fleet.touched.clear()
+            self._standings.clear()
+            self.least_fragmenting.forget()
+
+    def view(self, demand: Demand) -> View:
+        """How the demand sees all nodes, amounts aside, up to date."""
+        view = self._views.get(demand)
+        if view is None:
+            if len(self._views) >= VIEWS_MAX:
+                self._views.clear()
+            view = self._views[demand] = View(demand)
+        view.refresh(self.world)
+        return view
+
+    def prices(self, policy: PolicyName) -> Prices:
+        """What placements in a batch cost."""
+        self._trim()
+        if policy is PolicyName.FLOW_FGD:
+            return self.least_fragmenting
+        return EMPTIEST if policy is PolicyName.FLOW else FULLEST
 
     def hopes(self, demand: Demand) -> Nodes:
         """The nodes that refuse it for nothing but amounts that may become free."""
@@ -115,20 +152,19 @@ class Board:
         self.work.add(self.fleet, placement)
         return placement
 
-    def place_many(self, demand: Demand, asks: Sequence[Ask], rows: list[int], line: Line) -> None:
-        """Place equal asks that look at no other work, one on each of `rows`."""
-        held: Sequence[tuple[DeviceShares, ...]]
-        if demand.on_devices:
-            held = [self.fleet.take(row, demand.needs) for row in rows]
-        else:
-            self.fleet.take_many(rows, demand.needs)
-            held = [()] * len(rows)
-        choice, moment, turn = demand.index, line.moment, line.turn
-        placements = [
-            Placement(ask, row, choice, devices, moment, turn, None)
-            for ask, row, devices in zip(asks, rows, held, strict=True)
-        ]
-        self.work.add_many(self.fleet, placements)
+    def place_many(self, runs: Sequence[tuple[Demand, Sequence[Ask], list[int], Line]]) -> None:
+        """Place runs of equal asks that look at no other work: of each run, one ask on each of its rows."""
+        alike = []
+        for demand, asks, rows, line in runs:
+            held: Iterable[tuple[DeviceShares, ...]] = repeat(())
+            if demand.on_devices:
+                held = [self.fleet.take(row, demand.needs) for row in rows]
+            else:
+                self.fleet.take_many(rows, demand.needs)
+            choice, moment, turn = demand.index, line.moment, line.turn
+            places = zip(asks, rows, held, strict=False)
+            alike.append([Placement(ask, row, choice, devices, moment, turn, None) for ask, row, devices in places])
+        self.work.add_many(self.fleet, alike)
 
     def lift(self, id: AskId) -> Placement:
         """Take a placed ask off the board."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stead.asks import AskId, GroupId
+from stead.asks import AskId, GroupId, PolicyName
 from stead.engine.reasons import Reason
 from stead.node import NodeId
 from stead.taints import Taint
@@ -86,4 +86,33 @@ class Evicted:
     taint: Taint
 
 
-Decision = Placed | GroupPlaced | Waiting | Refused | Evicted
+@dataclass(frozen=True, slots=True)
+class BatchDecided:
+    """Work was decided together, as a min-cost flow: so many asks, of which so many were placed, in so many rounds.
+
+    `cost` is what was reached, in the units of the policy's costs, and `bound` what no placement of these asks can go
+    below; None where nothing is proven. `repaired`: how often the flow wanted what does not fit, and was corrected.
+    Groups that no arrangement of the batch could take whole are tried one at a time after it; here they are left out.
+    """
+
+    policy: PolicyName
+    asks: int
+    placed: int
+    cost: int
+    bound: int | None = None
+    repaired: int = 0
+    rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Running work lies better elsewhere: move it. `gain` is what the old place costs more than the new one, in the
+    units of its policy's costs. Only where the cluster said that it may move work."""
+
+    ask: AskId
+    source: NodeId
+    target: NodeId
+    gain: int
+
+
+Decision = Placed | GroupPlaced | Waiting | Refused | Evicted | BatchDecided | Moved

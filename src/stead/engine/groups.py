@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stead.asks import Ask, AskId, Group, GroupId, Strategy
+from stead.asks import Ask, AskId, Group, GroupId, PolicyName, Strategy
 from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
 from stead.engine.fleet import Column, Nodes, RowSet, as_flags, from_flags
@@ -42,7 +42,7 @@ class GroupShape:
     """What equal groups share. A group of which something is placed or over waits with a shape of its own, made of
     what it lacks (`GroupRecord.lacking`): what could take the rest again says nothing about it."""
 
-    __slots__ = ("alternatives", "strategies")
+    __slots__ = ("alternatives", "batch", "policy", "strategies")
 
     def __init__(self, group: Group, board: Board, lacking: Sequence[Sequence[Ask]] | None = None) -> None:
         self.strategies: tuple[tuple[str, Strategy], ...] = (*group.topology, (NODE_ID, group.strategy))
@@ -50,6 +50,12 @@ class GroupShape:
             tuple(board.shape_of(member) for member in members)
             for members in (group.alternatives if lacking is None else lacking)
         )
+        policies = {shape.batch for shape in self.alternatives[0]}
+        self.policy = group.alternatives[0][0].policy
+        self.batch: PolicyName | None = None
+        """The policy by which all of it is a gang among other work of a batch; strict groups need a search."""
+        if len(policies) == 1 and lacking is None and not any(strategy.strict for _, strategy in self.strategies):
+            self.batch = next(iter(policies))
 
     def hopes(self, board: Board) -> Nodes:
         """The nodes where more room could help some member; none if no alternative could do with more room."""

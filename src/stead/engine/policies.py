@@ -105,6 +105,10 @@ def policies(hybrid_threshold: float) -> dict[PolicyName, Policy]:
         PolicyName.PACK: FullestFirst(),
         PolicyName.SPREAD: EmptiestFirst(),
         PolicyName.RANDOM: AtRandom(),
+        # Of work in batches only what the graph cannot say is ranked, one at a time.
+        PolicyName.FLOW: EmptiestFirst(),
+        PolicyName.FLOW_PACK: FullestFirst(),
+        PolicyName.FLOW_FGD: FullestFirst(),
     }
 
 

@@ -78,9 +78,10 @@ class Demand:
 
 class Shape:
     """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one may
-    change where the next of them may go (it looks at other work), so batches are not allowed."""
+    change where the next of them may go (it looks at other work), so batches are not allowed. `batch`: the policy
+    by which such asks are decided together with others, if they are."""
 
-    __slots__ = ("demands", "key", "kind", "one_by_one")
+    __slots__ = ("batch", "demands", "key", "kind", "one_by_one", "policy")
 
     def __init__(self, ask: Ask, policy: Policy) -> None:
         self.key = ask.shape_key
@@ -88,57 +89,34 @@ class Shape:
         self.demands = tuple(Demand(index, choice, self, ask, policy) for index, choice in enumerate(ask.choices))
         looks_at_work = any(not isinstance(preference.want, Selector) for preference in ask.prefers)
         self.one_by_one = bool(ask.affinities or ask.spreads) or looks_at_work or policy.by_chance
+        self.policy = ask.policy
+        self.batch = ask.policy if ask.policy.in_batches and not self.one_by_one else None
 
 
-class Standing:
-    """How one demand stands to every node of one engine, kept up to date by `refresh`."""
+class View:
+    """How one demand sees all nodes, amounts aside: those that are open to it, and what being there is worth."""
 
-    __slots__ = ("_columns", "_extent", "_preference", "_seen", "_stamp", "demand", "keys", "nodes")
+    __slots__ = ("_columns", "_size", "_stamp", "demand", "flags", "nodes", "worth")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
         self.nodes: Nodes = 0
-        self.keys: Amounts = np.empty(0, np.int64)
-        self._preference: Amounts | None = None
+        self.flags: NDArray[np.bool_] = np.empty(0, np.bool_)
+        self.worth: Amounts | None = None
         self._columns: tuple[Column, ...] = ()
         self._stamp: tuple[int, ...] | None = None
-        self._seen = self._extent = 0
+        self._size = 0
 
-    def refresh(self, world: World) -> None:
-        """Bring the keys up to date: recompute the mask if a column it reads changed (a few int
-        operations), and the keys only of rows whose mask or amounts changed."""
+    def refresh(self, world: World) -> bool:
+        """Look again if a column changed that a rule or preference reads; whether it was necessary."""
         fleet = world.fleet
-        self._extent = fleet.extent
-        if self._stamp is None or len(self.keys) != fleet.size or fleet.stamp(self._columns) != self._stamp:
-            if self._look_again(world):
-                self._seen = len(fleet.touched)
-                return
-        if self._seen < len(fleet.touched):
-            self._repair(fleet, fleet.touched[self._seen :])
-            self._seen = len(fleet.touched)
-
-    def _look_again(self, world: World) -> bool:
-        """Recompute mask and preferences; True when all keys were made anew."""
-        fleet, demand = world.fleet, self.demand
-        old, old_preference = self.nodes, self._preference
-        self.nodes = allowed(demand.rules.before_amounts, world)
-        self._preference = self._preferences(world)
-        self._columns = demand.reads(world.work)
-        fresh = self._stamp is None or len(self.keys) != fleet.size
-        self._stamp = fleet.stamp(self._columns)
-        if not fresh and _same(old_preference, self._preference):
-            changed = rows_of(old ^ self.nodes)
-            if len(changed) < fleet.size // 8:
-                self._repair(fleet, changed)
-                return False
-        self.keys = np.full(fleet.size, REFUSED, np.int64)
-        inside = as_flags(self.nodes, fleet.extent)
-        if self.nodes.bit_count() * 2 > fleet.extent:
-            used = slice(0, fleet.extent)
-            self.keys[used] = np.where(inside, self._computed(fleet, used), REFUSED)
-        else:
-            where = np.flatnonzero(inside)
-            self.keys[where] = self._computed(fleet, where)
+        if self._stamp is not None and self._size == fleet.size and fleet.stamp(self._columns) == self._stamp:
+            return False
+        self.nodes = allowed(self.demand.rules.before_amounts, world)
+        self.worth = self._preferences(world)
+        self.flags = as_flags(self.nodes, fleet.size)
+        self._columns = self.demand.reads(world.work)
+        self._stamp, self._size = fleet.stamp(self._columns), fleet.size
         return True
 
     def _preferences(self, world: World) -> Amounts | None:
@@ -150,6 +128,50 @@ class Standing:
             if nodes:
                 total += as_flags(nodes, world.fleet.size) * np.int64(weight)
         return total
+
+
+class Standing:
+    """How one demand stands to every node of one engine, kept up to date by `refresh`."""
+
+    __slots__ = ("_extent", "_preference", "_seen", "_view", "demand", "keys", "nodes")
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.nodes: Nodes = 0
+        self.keys: Amounts = np.empty(0, np.int64)
+        self._preference: Amounts | None = None
+        self._view = View(demand)
+        self._seen = self._extent = 0
+
+    def refresh(self, world: World) -> None:
+        """Bring the keys up to date: recompute the mask if a column it reads changed (a few int
+        operations), and the keys only of rows whose mask or amounts changed."""
+        fleet = world.fleet
+        self._extent = fleet.extent
+        if self._view.refresh(world) and self._look_again(fleet):
+            self._seen = len(fleet.touched)
+        elif self._seen < len(fleet.touched):
+            self._repair(fleet, fleet.touched[self._seen :])
+            self._seen = len(fleet.touched)
+
+    def _look_again(self, fleet: Fleet) -> bool:
+        """The view changed; True when all keys were made anew."""
+        old, old_preference = self.nodes, self._preference
+        self.nodes, self._preference = self._view.nodes, self._view.worth
+        if len(self.keys) == fleet.size and _same(old_preference, self._preference):
+            changed = rows_of(old ^ self.nodes)
+            if len(changed) < fleet.size // 8:
+                self._repair(fleet, changed)
+                return False
+        self.keys = np.full(fleet.size, REFUSED, np.int64)
+        inside = self._view.flags[: fleet.extent]
+        if self.nodes.bit_count() * 2 > fleet.extent:
+            used = slice(0, fleet.extent)
+            self.keys[used] = np.where(inside, self._computed(fleet, used), REFUSED)
+        else:
+            where = np.flatnonzero(inside)
+            self.keys[where] = self._computed(fleet, where)
+        return True
 
     def _repair(self, fleet: Fleet, rows: list[int]) -> None:
         rows = list(dict.fromkeys(rows))

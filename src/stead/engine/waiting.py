@@ -192,10 +192,15 @@ class Lines:
                 break
             line = heapq.heappop(heap)[-1]
             queued.discard(line.sleeper)
-            if line in self._items:
+            if line in self._items and line.sleeper in self._ready:
                 yield line
             if line.sleeper in self._ready:
                 self._woken.append(line.sleeper)
+
+    def ready_lines(self) -> Iterator[Line]:
+        """All lines of those who are awake, sleeper by sleeper."""
+        for sleeper in self._ready:
+            yield from self._sorted(sleeper)
 
     # -- sleeping and waking
 

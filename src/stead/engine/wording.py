@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from stead.asks import ASK_ID, Affinity, Spread
 from stead.engine.changes import AddCapacity, AddLabel, Change, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
-from stead.engine.decisions import Refusal
+from stead.engine.decisions import BatchDecided, Refusal
 from stead.engine.reasons import (
     Draining,
     KeptAway,
@@ -47,6 +47,18 @@ def explanation(found: Explanation) -> str:
         which = f" for choice {found.change.choice + 1}" if len(lines) > 1 else ""
         lines[-1] += " " + change(found.change, which)
     return "\n".join(lines)
+
+
+def batch(found: BatchDecided) -> str:
+    """``placed 98 of 100 together, at cost 1,010,000 (the least there is)``"""
+    if found.bound is None:
+        proof = ""
+    elif found.cost == found.bound:
+        proof = " (the least there is)"
+    else:
+        proof = f" (at most {100 * (found.cost - found.bound) / max(found.bound, 1):.1f} % above the least)"
+    repaired = f", {found.repaired} corrected" if found.repaired else ""
+    return f"placed {found.placed} of {found.asks} together, at cost {found.cost:,}{proof}{repaired}"
 
 
 def verdict(found: Verdict) -> str:

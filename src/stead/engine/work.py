@@ -139,6 +139,11 @@ class Work:
             return self._all_watched or any(matching.includes(kind) for matching in self._nodes.map)
         return self._all_watched or bool(matched_by)
 
+    @property
+    def watched(self) -> Container[AskId]:
+        """The asks that other work means by their ids."""
+        return self._watched.map
+
     def up_to_watched(self, items: Mapping[AskId, T]) -> Iterator[T]:
         """The first items, up to one that other work means by its id: that may change where that work can go."""
         watched = self._watched.map
@@ -156,16 +161,25 @@ class Work:
         self._count(fleet, ask, placement.row, +1)
         self._bump_watched(fleet, ask.id, placement.row)
 
-    def add_many(self, fleet: Fleet, placements: Sequence[Placement]) -> None:
-        """The same for equal asks that look at no other work (and so keep nobody away)."""
-        self.placements.write().update({placement.ask.id: placement for placement in placements})
+    def add_many(self, fleet: Fleet, alike: Sequence[Sequence[Placement]]) -> None:
+        """The same for runs of equal asks that look at no other work (and so keep nobody away)."""
         rows: dict[int, list[AskId]] = {}
-        for placement in placements:
-            rows.setdefault(placement.row, []).append(placement.ask.id)
+        kinds: dict[Kind, tuple[Ask, dict[int, int]]] = {}
+        known = self.placements.write()
+        for placements in alike:
+            first = placements[0].ask
+            counts = kinds.setdefault((first.namespace, first.labels), (first, {}))[1]
+            for placement in placements:
+                id, row = placement.ask.id, placement.row
+                known[id] = placement
+                counts[row] = counts.get(row, 0) + 1
+                rows.setdefault(row, []).append(id)
         for row, ids in rows.items():
             self.residents.write(row).update(dict.fromkeys(ids))
-            self._count(fleet, placements[0].ask, row, len(ids))
-        for placement in placements if self._watched.map else ():
+        for ask, counts in kinds.values():
+            for row, count in counts.items():
+                self._count(fleet, ask, row, count)
+        for placement in (each for run in alike for each in run) if self._watched.map else ():
             self._bump_watched(fleet, placement.ask.id, placement.row)
 
     def remove(self, fleet: Fleet, id: AskId) -> Placement:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stead import solver
 from stead.codec import dumps
 from stead.engine import Engine
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.explain import Explanation
 from stead.engine.facts import ClockAdvanced
 from stead.errors import Invalid
@@ -34,7 +35,7 @@ def replay_decision(
 ) -> Replayed:
     """The last decision about an ask or group, the last one before a moment, or the last one of both."""
     step, moment = _find(journal, ask, at)
-    engine = Engine(journal.settings)
+    engine = Engine(journal.settings, solver.found())
     for entry in journal.read():
         engine.apply(*entry.facts)
         if entry.step == step:
@@ -68,6 +69,10 @@ def about(decision: Decision) -> tuple[str, ...]:
             return (id, *(member for member, _ in members))
         case Waiting(ids):
             return ids
+        case BatchDecided():
+            return ()
+        case Moved(id):
+            return (id,)
 
 
 def _again(engine: Engine, entry: Entry) -> tuple[Decision, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from stead.asks import Ask
-from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.decisions import Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, Fact, NodeDrained, NodeJoined, NodeLeft, NodeResized
 from stead.errors import Invalid
 from stead.labelling import IDENTITY_KEYS, Labels, Selector
@@ -72,6 +72,9 @@ class RayCluster:
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
         self.commands.bind(placed)
+
+    def move(self, moved: Moved) -> None:
+        raise AssertionError("work on Ray does not move: its settings allow none")
 
     def evict(self, evicted: Evicted) -> None:
         self.commands.evict(evicted)

@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 
+from stead import solver
 from stead.asks import Ask, AskId, Group
 from stead.controller import Controller
 from stead.engine import Engine
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -143,6 +144,15 @@ class SimCluster:
     def explain(self, waiting: Waiting) -> None:
         self._tell(waiting)
 
+    def move(self, moved: Moved) -> None:
+        """Work that moves goes on where it was, and ends when it would have ended."""
+        self._tell(moved)
+        self.running[moved.ask] = moved.target
+
+    def take_note(self, decided: BatchDecided) -> None:
+        """How a batch was decided: nothing to do, but worth telling."""
+        self._tell(decided)
+
     # What happens inside.
 
     def _plan(self, moment: float, fact: Fact, run: str | None = None) -> None:
@@ -222,7 +232,7 @@ class SimCluster:
 def run(scenario: Scenario, until: float | None = None, journal: Journal | None = None) -> Outcome:
     """Play the scenario under the real controller until nothing more can happen, or until a moment."""
     until = scenario.until if until is None else until
-    cluster, engine = SimCluster(scenario), Engine(scenario.settings)
+    cluster, engine = SimCluster(scenario), Engine(scenario.settings, solver.found())
     controller = Controller(cluster, engine, journal)
     try:
         play(cluster, controller, until)
@@ -248,7 +258,9 @@ def play(cluster: SimCluster, controller: Controller, until: float | None) -> No
     steps = steps_here = told = progress = 0
     before = 0.0
     while cluster.advance(controller.engine.next_moment, until):
-        controller.step()
+        for decision in controller.step():
+            if isinstance(decision, BatchDecided):
+                cluster.take_note(decision)
         steps_here = steps_here + 1 if cluster.now() == before else 0
         before = cluster.now()
         if steps_here > STEPS_AT_ONE_MOMENT_MAX:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from stead import solver
 from stead.asks import Ask, Group
 from stead.controller import Controller
 from stead.engine import Engine
@@ -62,7 +63,7 @@ class SimDesk(LocalDesk):
         self._scenario, self._speed = scenario, speed
         self._cluster = SimCluster(scenario)
         self._journal = Journal.open(self._journal_path, scenario.settings)
-        self._controller = Controller(self._cluster, Engine(scenario.settings), self._journal)
+        self._controller = Controller(self._cluster, Engine(scenario.settings, solver.found()), self._journal)
         self._ends: dict[tuple[str, str, str], TaintEnd] = {}
         self._snapshot: Snapshot | None = None
         self._latest: Snapshot | None = None  # also when it is out of date

@@ -17,9 +17,11 @@ from stead.asks import Ask, Group
 from stead.codec import plain
 from stead.engine import wording
 from stead.engine.decisions import (
+    BatchDecided,
     Decision,
     Evicted,
     GroupPlaced,
+    Moved,
     NodeUnknown,
     Placed,
     Refusal,
@@ -180,6 +182,10 @@ def _decided(what: Decision) -> tuple[str, str]:
             return id, f"refused: its deadline passed at {cause.deadline:g} s"
         case Evicted(id, node, taint):
             return id, f"evicted from {node}: tainted {taint}"
+        case BatchDecided():
+            return what.policy, wording.batch(what)
+        case Moved(id, source, target, gain):
+            return id, f"moved from {source} to {target}, which gains {gain}"
 
 
 def names(ids: Sequence[str]) -> str:

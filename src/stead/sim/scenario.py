@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stead.asks import PolicyName
 from stead.engine import Settings
 from stead.engine.facts import Fact
+from stead.engine.settings import Unscheduled
 from stead.errors import Invalid
 from stead.sections import Section, load_yaml, shown
-from stead.specs import EVENT, GROUP, NODE, WORK, Reader, seconds, some_text, whole
+from stead.specs import EVENT, GROUP, NODE, WORK, Reader, policy_of, seconds, some_text, whole
 
 FILE = ("title", "until", "settings", "nodes", "work", "groups", "events")
-SETTINGS = ("patience", "hybrid_threshold", "seed")
+SETTINGS = ("patience", "hybrid_threshold", "seed", "unscheduled", "moves", "policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +34,24 @@ class Scenario:
     until: float | None = None
 
 
-def load(path: Path | str) -> Scenario:
-    """The scenario in a file."""
+def load(path: Path | str, policy: PolicyName | None = None) -> Scenario:
+    """The scenario in a file; work that says no policy has this one, or else the file's."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Invalid(f"the scenario {path} cannot be read: {reason}") from None
     try:
-        return parse(text, Path(path).stem)
+        return parse(text, Path(path).stem, policy)
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from None
 
 
-def parse(text: str, title: str = "scenario") -> Scenario:
+def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) -> Scenario:
     """The scenario that `text` describes."""
     file = Section(load_yaml(text), "", FILE)
-    reader = Reader()
+    settings, default = file.read("settings", _settings, (Settings(), PolicyName.HYBRID))
+    reader = Reader(policy=policy or default)
     for section in file.sections("nodes", NODE):
         reader.nodes(section, section.read("at", seconds, 0.0))
     events = list(file.sections("events", EVENT))
@@ -65,21 +68,31 @@ def parse(text: str, title: str = "scenario") -> Scenario:
         reader.event(section)
     return Scenario(
         file.read("title", some_text, title),
-        file.read("settings", _settings, Settings()),
+        settings,
         tuple(sorted(reader.moments, key=lambda moment: moment[0])),
         reader.durations,
         file.read("until", seconds, None),
     )
 
 
-def _settings(value: Any) -> Settings:
+def _settings(value: Any) -> tuple[Settings, PolicyName]:
+    """The engine's settings, and the policy of work that says none."""
     section = Section(value, "settings", SETTINGS)
     plain = Settings()
-    return Settings(
+    settings = Settings(
         section.read("patience", lambda given: None if given is None else seconds(given), plain.patience),
         section.read("hybrid_threshold", _share, plain.hybrid_threshold),
         section.read("seed", whole, plain.seed),
+        section.read("unscheduled", Unscheduled.of, plain.unscheduled),
+        section.read("moves", _moves, plain.moves),
     )
+    return settings, section.read("policy", policy_of, PolicyName.HYBRID)
+
+
+def _moves(value: Any) -> int:
+    if whole(value) < 0:
+        raise Invalid(f"must be at least 0, for example 3, not {shown(value)}")
+    return int(value)
 
 
 def _share(value: Any) -> float:

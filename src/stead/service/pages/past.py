@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
 from stead.engine import wording
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.errors import Invalid
 from stead.operate.desk import Desk
 from stead.operate.views import explanation_json
@@ -116,3 +116,7 @@ def sentence(decision: Decision) -> tuple[str, str, str]:
             return id, "refused", id
         case Evicted(id, node, taint):
             return id, f"evicted from {node}: tainted {taint}", id
+        case BatchDecided():
+            return decision.policy, wording.batch(decision), ""
+        case Moved(id, source, target):
+            return id, f"moved from {source} to {target}", id
