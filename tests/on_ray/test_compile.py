@@ -521,6 +521,8 @@ def test_plain_options_have_the_plain_pass_and_nothing_else(options: Options) ->
         {"fallback_strategy": fallbacks({})},
         {"tolerations": {"gpu": Exists()}},
         {"deadline_s": 5},
+        {"policy": "flow"},
+        {"policy": ""},
     ],
 )
 def test_options_that_need_stead_are_not_plain(options: Options) -> None:
@@ -528,7 +530,7 @@ def test_options_that_need_stead_are_not_plain(options: Options) -> None:
 
 
 def test_these_options_are_steads_own() -> None:
-    assert set(OWN_OPTIONS) == {"tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node"}
+    assert set(OWN_OPTIONS) == {"tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node", "policy"}
 
 
 def test_equal_rules_in_another_order_are_one_route() -> None:

@@ -54,7 +54,7 @@ def test_a_tainted_node_gets_no_work_of_the_library(library: str, cluster: Any) 
     assert run(cluster, "library_work.py", library, more={"RAY_TRAIN_V2_ENABLED": "1"}) == [cluster.nodes[0].node_id]
 
 
-@pytest.mark.parametrize("setup", ["named", "function"])
+@pytest.mark.parametrize("setup", [pytest.param("named", marks=pytest.mark.long), "function"])
 def test_a_workers_own_setup_hook_still_runs_and_its_work_is_bound(setup: str, cluster: Any) -> None:
     nodes, own_setup, _ = run(cluster, "own_work.py", setup)
     assert own_setup == ["ran"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stead.asks import PolicyName
+from stead.engine.facts import NodeJoined
 from stead.errors import Invalid
-from stead.ray.marks import marks_of, plain_labels, rare_in, taints_in
+from stead.ray.cluster import HEAD, RayCluster
+from stead.ray.marks import POLICY, marks_of, plain_labels, policy_in, rare_in, taints_in
+from stead.ray.tables import NodeRow, Status
 from stead.taints import Effect, Taint
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
@@ -24,9 +30,12 @@ PLAIN = st.dictionaries(st.sampled_from(["zone", "disk", "ray.io/node-group", "s
 RARE = "rare_resource.ray.io/gpu"
 
 
-@given(TAINTS, st.frozensets(NAMES, max_size=3), PLAIN)
-def test_what_is_written_is_read_back(taints: list[Taint], rare: frozenset[str], plain: dict[str, str]) -> None:
-    labels = {**plain, **marks_of(taints, rare)}
+@given(TAINTS, st.frozensets(NAMES, max_size=3), st.none() | st.sampled_from(PolicyName), PLAIN)
+def test_what_is_written_is_read_back(
+    taints: list[Taint], rare: frozenset[str], policy: PolicyName | None, plain: dict[str, str]
+) -> None:
+    labels = {**plain, **marks_of(taints, rare, policy)}
+    assert policy_in(labels) is policy
     assert taints_in(labels) == tuple(sorted(taints))
     assert rare_in(labels) == tuple(sorted(rare))
     assert plain_labels(labels) == plain
@@ -83,3 +92,21 @@ def test_what_a_label_cannot_say_is_refused_in_one_sentence(taints: list[Taint],
         marks_of(taints, rare)
     assert part in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_policy_that_nobody_knows_is_a_label_like_any_other() -> None:
+    assert policy_in({POLICY: "best"}) is None
+    assert plain_labels({POLICY: "best"}) == {POLICY: "best"}
+
+
+def test_the_cluster_has_the_policy_of_its_head_and_of_no_other_node() -> None:
+    def row(id: str, total: dict[str, float], policy: PolicyName) -> NodeRow:
+        return NodeRow(id, "127.0.0.1", marks_of((), policy=policy), total, total, False)
+
+    commands: Any = None
+    cluster = RayCluster(commands)
+    rows = [row("h", {"CPU": 1.0, HEAD: 1.0}, PolicyName.FLOW_PACK), row("n", {"CPU": 1.0}, PolicyName.FLOW)]
+    cluster.look(Status({each.id: each for each in rows}, ()), {}, {})
+    assert cluster.policy is PolicyName.FLOW_PACK
+    joined = [dict(fact.node.labels) for fact in cluster.facts() if isinstance(fact, NodeJoined)]
+    assert joined == [{}, {}]

@@ -16,7 +16,7 @@ import pytest
 
 from stead.cli import main
 from stead.errors import Invalid
-from stead.ray.marks import plain_labels, rare_in, taints_in
+from stead.ray.marks import plain_labels, policy_in, rare_in, taints_in
 from stead.ray.start import (
     CHAINED_HOOK,
     OWN_HOOK,
@@ -76,6 +76,18 @@ def test_taints_travel_as_marks_and_those_of_the_command_line_win() -> None:
     started = start({"STEAD_NODE_TAINTS": "a=env,b=env:NoExecute"}, taints='{"a": "argument"}', labels="zone=x")
     assert taints_in(labels_of(started)) == (Taint("a", "argument"), Taint("b", "env", Effect.NO_EXECUTE))
     assert plain_labels(labels_of(started)) == {"zone": "x", **CPU_ONLY}
+
+
+def test_the_head_says_how_nodes_are_chosen_in_its_cluster() -> None:
+    assert policy_in(labels_of(start(policy="flow-pack", passed_on=("--head",)))) == "flow-pack"
+    assert policy_in(labels_of(start(passed_on=("--head",)))) is None
+
+
+def test_a_flow_needs_its_solver_where_the_controller_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stead.solver.found", lambda: None)
+    with pytest.raises(Invalid, match=r"pip install 'stead\[flow\]'"):
+        start(policy="flow", passed_on=("--head",))
+    assert policy_in(labels_of(start(policy="pack", passed_on=("--head",)))) == "pack"
 
 
 def test_the_head_says_which_resources_are_rare() -> None:
@@ -154,6 +166,8 @@ def test_a_user_may_set_rays_labels_but_not_the_identity_of_a_node() -> None:
     [
         ({}, {"rare_resource_isolation": "gpu"}, "'stead start --head --rare-resource-isolation=gpu'"),
         ({}, {"rare_resource_isolation": "a b", "passed_on": ("--head",)}, "rare resource 'a b'"),
+        ({}, {"policy": "flow"}, "'stead start --head --policy=flow'"),
+        ({}, {"policy": "flo", "passed_on": ("--head",)}, "did you mean 'flow'?"),
         ({}, {"labels": "zone"}, "the part 'zone' without '='"),
         ({}, {"labels_file": "/none/labels.yaml"}, "cannot be read: No such file"),
         ({}, {"taints": "a=b:Never"}, "taint effect 'Never' is unknown"),

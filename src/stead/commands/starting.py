@@ -25,12 +25,16 @@ from stead.errors import Invalid
 @click.option(
     "--rare-resource-isolation", metavar="NAMES", help="On the head: taint every node that has one of these resources."
 )
+@click.option(
+    "--policy", metavar="POLICY", help="On the head: how to choose nodes for work that does not say: flow, pack ..."
+)
 @click.argument("ray_options", nargs=-1, type=click.UNPROCESSED, metavar="[RAY OPTIONS]...")
 def start(
     labels: str | None,
     labels_file: str | None,
     taints: str | None,
     rare_resource_isolation: str | None,
+    policy: str | None,
     ray_options: tuple[str, ...],
 ) -> int:
     """Start a node of a Ray cluster: `ray start`, with labels, taints, and stead in every worker.
@@ -46,7 +50,7 @@ def start(
     from stead.ray.start import Options, ray_start, require_ray, run, surroundings_of
 
     require_ray("stead start")
-    options = Options(labels, labels_file, taints, rare_resource_isolation, ray_options)
+    options = Options(labels, labels_file, taints, rare_resource_isolation, policy, ray_options)
     return run(ray_start(options, os.environ, surroundings_of(os.environ)))
 
 

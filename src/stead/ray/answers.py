@@ -55,7 +55,16 @@ class Answers:
     _placing: Placing
 
     def hello(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "grants": self._grants is not None, "ray": ray.__version__}
+        return {
+            "pid": os.getpid(),
+            "grants": self._grants is not None,
+            "ray": ray.__version__,
+            "policy": self._policy(),
+        }
+
+    def _policy(self) -> str:
+        """The cluster's default policy: what its head was started with, else what a program chose; "" for none."""
+        raise NotImplementedError
 
     def nodes(self, selector: Selector | None = None) -> list[NodeView]:
         with self._lock:

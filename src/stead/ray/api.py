@@ -17,7 +17,7 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from stead.arguments import labels_of, parse_effect, taints_of
-from stead.asks import Ask
+from stead.asks import Ask, PolicyName
 from stead.engine.explain import Explanation
 from stead.errors import Invalid, Unsupported
 from stead.labelling import Labels, Selector
@@ -54,12 +54,14 @@ class Unplaced(Exception):
 # -- attaching
 
 
-def init(address: str | None = None, **given: Any) -> Any:
+def init(address: str | None = None, *, policy: str | PolicyName | None = None, **given: Any) -> Any:
     """Attach to a Ray cluster, or start a local one; start the controller if none runs.
 
-    Takes what ``ray.init`` takes. In a program that is attached already, it only binds it.
+    Takes what ``ray.init`` takes. In a program that is attached already, it only binds it. `policy` is how nodes are
+    chosen in this cluster for work that does not say it. It is chosen once: a cluster that has another one refuses it.
     """
     check_ray()
+    chosen = None if policy is None else PolicyName.of(policy)
     if address and address.startswith("ray://"):
         raise Unsupported("stead.init cannot bind a Ray Client; run the program on the cluster, or submit it as a job")
     install(always=False)
@@ -76,6 +78,8 @@ def init(address: str | None = None, **given: Any) -> Any:
     found = link.ask("hello")
     if not found["grants"]:
         warnings.warn(grants.WEAKER, UserWarning, stacklevel=2)
+    if chosen is not None:
+        link.ask("choose_policy", chosen)
     link.ask("settled")
     return attached
 

@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from stead.asks import Ask
+from stead.asks import Ask, PolicyName
 from stead.engine.decisions import Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, Fact, NodeDrained, NodeJoined, NodeLeft, NodeResized
 from stead.errors import Invalid
 from stead.labelling import IDENTITY_KEYS, Labels, Selector
 from stead.node import Node
-from stead.ray.marks import plain_labels, rare_in, rare_resource, rare_taint, taints_in
+from stead.ray.marks import plain_labels, policy_in, rare_in, rare_resource, rare_taint, taints_in
 from stead.ray.page import BOTH, ONE, PREFIX, TICKET, TIMED
 from stead.ray.tables import NodeRow, Status
 from stead.resources import DEVICES, UNIT, Resources
@@ -59,6 +59,7 @@ class RayCluster:
         self._heard: list[Fact] = []
         self._late = 0.0
         self.rare: tuple[str, ...] = ()
+        self.policy: PolicyName | None = None  # that the head was started with
 
     # -- what the controller asks of a cluster
 
@@ -94,7 +95,7 @@ class RayCluster:
         """Compare Ray's tables with what the engine knows, and hear the difference."""
         for row in status.nodes.values():
             if HEAD in row.total:
-                self.rare = rare_in(row.labels)
+                self.rare, self.policy = rare_in(row.labels), policy_in(row.labels)
         for id in known.keys() - status.nodes.keys():
             self.hear(NodeLeft(id))
         for id, row in status.nodes.items():

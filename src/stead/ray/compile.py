@@ -44,7 +44,7 @@ from stead.strategies import (
 )
 from stead.taints import Toleration
 
-OWN_OPTIONS = ("tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node")
+OWN_OPTIONS = ("tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node", "policy")
 """Options that are stead's and that Ray must not see."""
 
 ALONE = Affinity(ANYWHERE, near=False, namespaces=frozenset(), symmetric=True)
@@ -128,13 +128,15 @@ class Route:
     spreads: tuple[Spread, ...] = ()
     labels: Labels = EMPTY
     per_node: tuple[tuple[str, int], ...] = ()
+    policy: PolicyName | None = None  # None: nothing is said, so the cluster's default holds, or else Ray's own way
 
     @property
     def is_decided(self) -> bool:
         """Whether the engine must choose the node of each piece, because it depends on where other work is, or other
-        work may ask where this is."""
+        work may ask where this is, or because it is to choose by a policy that Ray has not."""
         on_work = (isinstance(preference.want, Affinity | Spread) for preference in self.prefers)
-        return bool(self.affinities or self.spreads or self.labels) or any(on_work)
+        rules = bool(self.affinities or self.spreads or self.labels) or any(on_work)
+        return rules or self.policy not in (None, PolicyName.HYBRID)
 
     def ask(
         self,
@@ -154,8 +156,29 @@ class Route:
             prefers=self.prefers,
             labels=self.labels,
             namespace=namespace,
-            policy=PolicyName.SPREAD if _is_word(self.strategy, SPREAD) else PolicyName.HYBRID,
+            policy=self.policy or (PolicyName.SPREAD if _is_word(self.strategy, SPREAD) else PolicyName.HYBRID),
         )
+
+
+def by_default(asked: Route | None, policy: str, strategy: object) -> Route | None:
+    """The route of work in a cluster whose default policy is `policy`, "" for none; `strategy` is Ray's own.
+
+    The default is for work that says nothing of how its node is to be chosen. Unless the policy is one of the flows, it
+    takes no work away from Ray: it is for what the engine places anyway.
+    """
+    if not policy or not (strategy is None or _is_word(strategy, DEFAULT)):
+        return asked
+    chosen = PolicyName(policy)
+    if asked is None:
+        return _plain_by(chosen) if chosen.in_batches else None
+    if asked.policy is None and (asked.is_decided or chosen.in_batches):
+        return replace(asked, policy=chosen)
+    return asked
+
+
+@lru_cache
+def _plain_by(policy: PolicyName) -> Route:
+    return route({"policy": policy})
 
 
 def implicit(asked: Route, namespace: str) -> dict[str, float]:
@@ -183,6 +206,7 @@ def is_plain(options: Mapping[str, Any]) -> bool:
     get = options.get
     return (
         get("deadline_s") is None
+        and get("policy") is None
         and (get("exclusive") is None or get("exclusive") is False)
         and not digest_in(get("runtime_env"))
         and all(_is_absent(get(name)) for name in ("tolerations", "labels", "spread", "max_per_node"))
@@ -213,6 +237,7 @@ def route(options: Mapping[str, Any]) -> Route:
         spreads(options.get("spread"), own),
         own,
         _per_node(options.get("max_per_node")),
+        _policy(options.get("policy"), strategy),
     )
 
 
@@ -297,6 +322,18 @@ def _per_node(given: Any) -> tuple[tuple[str, int], ...]:
                 f"max_per_node has {most!r} for {name!r}, which must be a whole number from 1 to {PER_NODE_MAX}, {good}"
             )
     return tuple(sorted(given.items()))
+
+
+def _policy(given: Any, strategy: object) -> PolicyName | None:
+    if given is None:
+        return None
+    policy = PolicyName.of(given)
+    if _is_word(strategy, SPREAD) and policy is not PolicyName.SPREAD:
+        raise Invalid(
+            f"policy {policy.value!r} and scheduling_strategy 'SPREAD' both say how to choose a node; "
+            f"give one of them, for example policy={policy.value!r}"
+        )
+    return policy
 
 
 def _is_native(strategy: object) -> bool:

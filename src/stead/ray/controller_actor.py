@@ -19,7 +19,8 @@ from typing import Any
 import ray
 import ray.util.state
 
-from stead.asks import Ask, Choice
+from stead import solver
+from stead.asks import Ask, Choice, PolicyName
 from stead.controller import Controller
 from stead.engine import Settings
 from stead.engine.facts import (
@@ -101,7 +102,8 @@ class ControllerActor(Answers):
         finally:
             self._ready.set()
         while True:
-            self._wake.wait(QUICK_S if self._unsettled else ROUND_S)
+            pause, batch = QUICK_S if self._unsettled else ROUND_S, self._placing.batch_due_s
+            self._wake.wait(pause if batch is None else min(pause, batch))
             self._wake.clear()
             try:
                 self._round()
@@ -235,6 +237,8 @@ class ControllerActor(Answers):
         return Page(
             bound=bool(self._book.marked("bound")),
             grants=self._grants is not None,
+            policy=self._policy() if self._can_keep(self._policy()) else "",
+            solves=self._engine.solver is not None,
             generations={key: issued.current for key, issued in self._passes.issued.items()},
             tiers=tiers,
             only={} if self._grants else {key: sorted(ids) for key, ids in self._allowed.items()},
@@ -264,6 +268,31 @@ class ControllerActor(Answers):
         if len(tiers) < 2:
             return []
         return [list(tier[:TIER_NODES_MAX]) for tier in tiers[: TIERS_MAX - 1]]
+
+    # -- the default policy
+
+    def _policy(self) -> str:
+        """The cluster's default policy: what its head was started with, else what a program chose; "" for none."""
+        return str(self._cluster.policy or self._book.marked("policy"))
+
+    def _can_keep(self, policy: str) -> bool:
+        """Whether work that says nothing may be given this policy: it must not fail for it."""
+        is_flow = bool(policy) and PolicyName(policy).in_batches
+        return self._grants is not None and (self._engine.solver is not None or not is_flow)
+
+    def choose_policy(self, policy: PolicyName) -> None:
+        """The default policy of a cluster that has none yet; a whole round later every node knows it."""
+        if policy.in_batches:
+            solver.needed()
+        with self._lock:
+            known = self._policy()
+            if known and known != policy:
+                raise Invalid(
+                    f"this cluster's default policy is {known!r} and cannot become {policy.value!r} while it runs; "
+                    f"work may say its own, for example .options(policy={policy.value!r})"
+                )
+            if not known:
+                self._book.mark("policy", policy.value)
 
     # -- ends of taints
 

@@ -20,6 +20,7 @@ from stead.labelling import Selector
 from stead.ray.book import Book, Registered
 from stead.ray.cluster import IN_USE, in_use, others_in_use
 from stead.ray.compile import ALONE
+from stead.ray.gathering import Gathering
 from stead.ray.gcs import ActorNews
 from stead.ray.page import ONE, TICKET
 from stead.ray.tables import Status, Tables
@@ -69,6 +70,7 @@ class Decided:
         self._named: dict[str, str] = {}  # actors that others name -> the node they are on, "" if none
         self._arrived: list[Registered] = []
         self._held_back: list[Registered] = []
+        self.gathering = Gathering()
         self.told: dict[str, dict[str, Ask | None]] = {}  # node -> what the engine heard of use by others
         self._looked = 0.0
         self._of_tasks: list[Fact] = []
@@ -113,15 +115,19 @@ class Decided:
         facts = self._dead(status)
         arrived, self._arrived = self._arrived, []
         looked_up: set[str] = set()
+        in_batches: list[Registered] = []
         for what in arrived:
             if what.id in self.lives and self.lives[what.id].state != "past":
                 continue
             self._add(what)
-            if what.name:
+            if what.name and what.ask.policy.in_batches:
+                in_batches.append(what)
+            elif what.name:
                 self._held_back.append(what)
             else:
                 looked_up.add(what.id)
             looked_up |= named_by(what.ask) - self.lives.keys()
+        self.gathering.add(in_batches, time.monotonic())
         if missed or time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             facts += self._forget_unnamed()
@@ -138,9 +144,10 @@ class Decided:
 
     def _submitted(self, status: Status) -> list[Fact]:
         """What has arrived. Work that has to be apart from an actor which Ray is just starting waits a moment for it:
-        nobody knows where that will be, and most likely they would meet."""
+        nobody knows where that will be, and most likely they would meet. Work that is decided in batches waits for the
+        rest of its burst."""
         now, held, facts = time.monotonic(), list[Registered](), list[Fact]()
-        for what in self._held_back:
+        for what in [*self._held_back, *self.gathering.take(now)]:
             life = self.lives.get(what.id)
             if life is None:
                 continue

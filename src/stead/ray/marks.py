@@ -3,7 +3,8 @@
 Rule: a taint given at start is a label of the node, because labels arrive together with the node: there is no
 moment in which it is known and untainted. A taint is one label ``<effect>.taint.stead.io/<name>`` with the
 taint's value (``<prefix>.<effect>.taint.stead.io/<name>`` if its key has a prefix), a rare resource is the label
-``rare.stead.io/<name>=true`` of the head, and reading gives back exactly what was written.
+``rare.stead.io/<name>=true`` of the head, the default policy of the cluster its label ``policy.stead.io/default``,
+and reading gives back exactly what was written.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from stead.asks import PolicyName
 from stead.errors import Invalid
 from stead.labelling import NAME_LENGTH_MAX, PREFIX_LENGTH_MAX, check_value
 from stead.resources import DEVICES
@@ -18,13 +20,14 @@ from stead.taints import Effect, Taint
 
 TAINT_DOMAIN = "taint.stead.io"
 RARE_DOMAIN = "rare.stead.io"
+POLICY = "policy.stead.io/default"
 
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
 
-def marks_of(taints: Iterable[Taint], rare: Iterable[str] = ()) -> dict[str, str]:
-    """The labels that say these taints and, on a head, these names of rare resources."""
+def marks_of(taints: Iterable[Taint], rare: Iterable[str] = (), policy: PolicyName | None = None) -> dict[str, str]:
+    """The labels that say these taints and, on a head, these names of rare resources and this default policy."""
     marks: dict[str, str] = {}
     for taint in taints:
         label = _label_of(taint)
@@ -34,6 +37,8 @@ def marks_of(taints: Iterable[Taint], rare: Iterable[str] = ()) -> dict[str, str
             raise Invalid(f"taint {taint.key!r} has the two values {both}; give one, for example '{taint}'")
     for name in rare:
         marks[f"{RARE_DOMAIN}/{_checked_rare(name)}"] = "true"
+    if policy is not None:
+        marks[POLICY] = policy.value
     return marks
 
 
@@ -47,12 +52,17 @@ def rare_in(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for key, value in labels.items() if value == "true" and (name := _rare_of(key))))
 
 
+def policy_in(labels: Mapping[str, str]) -> PolicyName | None:
+    """The default policy that the labels of a head say."""
+    return PolicyName(labels[POLICY]) if _is_policy(POLICY, labels.get(POLICY, "")) else None
+
+
 def plain_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """The labels that are not marks."""
     return {
         key: value
         for key, value in labels.items()
-        if _taint_of(key, value) is None and not (value == "true" and _rare_of(key))
+        if _taint_of(key, value) is None and not (value == "true" and _rare_of(key)) and not _is_policy(key, value)
     }
 
 
@@ -100,3 +110,7 @@ def _checked_rare(name: object) -> str:
 def _rare_of(key: str) -> str:
     domain, _, name = key.rpartition("/")
     return name if domain == RARE_DOMAIN else ""
+
+
+def _is_policy(key: str, value: str) -> bool:
+    return key == POLICY and value in {known.value for known in PolicyName}

@@ -45,6 +45,8 @@ class Page:
     count: int = 0
     bound: bool = False  # plain work carries the plain pass too, also where only stead.init was called
     grants: bool = True  # False: this Ray has no grants, so `only` names nodes instead
+    policy: str = ""  # how nodes are chosen for work that does not say it; "" leaves it to Ray
+    solves: bool = True  # False: the controller has no solver, so there is no flow
     generations: Mapping[str, int] = field(default_factory=dict)  # pass key -> the generation of new submissions
     tiers: Mapping[str, list[list[str]]] = field(default_factory=dict)  # wish key -> node ids, best first
     only: Mapping[str, list[str]] = field(default_factory=dict)  # pass key -> node ids, where there are no grants

@@ -12,12 +12,13 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup, validate_placement_group
 
-from stead.asks import Ask, Choice, Group, Strategy
+from stead.asks import Ask, Choice, Group, PolicyName, Strategy
 from stead.errors import Invalid, Unsupported
 from stead.labelling import Labels
 from stead.ray.attach import Connection, connection
 from stead.ray.book import GroupAsked
 from stead.ray.compile import RESOURCE_PREFIX, Pass, Route, route
+from stead.ray.singly import check_solver
 from stead.ray.submission import with_rare
 from stead.resources import Resources
 
@@ -75,11 +76,12 @@ def placement_group(
     topology_strategy: dict[str, str] | None = None,
     tolerations: Mapping[str, Any] | None = None,
     fallback_strategy: list[dict[str, Any]] | None = None,
+    policy: str | PolicyName | None = None,
 ) -> Any:
     """A placement group that is created when all of its bundles have found a place, else not at all.
 
     Each entry of `fallback_strategy` is tried when the ones before it do not fit now: other ``bundles``, another
-    ``bundle_label_selector``, or both.
+    ``bundle_label_selector``, or both. With a flow as its `policy` it is part of the batch of all work that says so.
     """
     link = connection()
     _check(bundles, "the placement group has ")
@@ -88,6 +90,8 @@ def placement_group(
     validate_placement_group(bundles, strategy, lifetime, topology_strategy=topology_strategy)
     if not link.page().grants:
         raise Unsupported("placement groups of stead's need a Ray that can change a node's resources while it runs")
+    chosen = PolicyName.HYBRID if policy is None else PolicyName.of(policy)
+    check_solver(link.page(), chosen)
     alternatives = [(bundles, bundle_label_selector), *_fallbacks(bundles, fallback_strategy)]
     topology = dict(topology_strategy or {})
     node_level = topology.pop(NODE_ID, None) or strategy or "PACK"
@@ -102,6 +106,7 @@ def placement_group(
                     (Choice(Resources.of(bundle), asked.choices[0]),),
                     rule.tolerations,
                     namespace=link.namespace,
+                    policy=chosen,
                 )
                 for index, (bundle, (asked, rule)) in enumerate(zip(each, routes, strict=True))
             )

@@ -209,6 +209,12 @@ class Placing:
             return [*alone, *(member for group in groups for member in group.alternatives[0])]
 
     @property
+    def batch_due_s(self) -> float | None:
+        """In how many seconds work that is gathered for a batch has to be told; None if there is none."""
+        due = self.decided.gathering.due
+        return None if due is None else max(0.0, due - time.monotonic())
+
+    @property
     def is_unsettled(self) -> bool:
         """Whether a look at Ray's tables soon is worth it."""
         return self.groups.is_creating or self.decided.is_closing or self.decided.is_dying

@@ -57,7 +57,7 @@ class Remote:
             return self._rays.options(**own).remote(*args, **kwargs)
         if self._route.is_decided:
             raise Unsupported(
-                "labels, spread, exclusive and rules on other work need Ray's submission bound; "
+                "labels, spread, exclusive, a policy and rules on other work need Ray's submission bound; "
                 "call stead.init() before, or start the program with RAY_RUNTIME_ENV_HOOK=stead.ray.hook"
             )
         resources: dict[str, float] = {}

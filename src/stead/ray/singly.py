@@ -14,17 +14,26 @@ from typing import Any
 
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from stead.asks import Ask
+from stead.asks import Ask, PolicyName
 from stead.errors import Unsupported
 from stead.ray.attach import Connection
 from stead.ray.compile import Route, implicit
-from stead.ray.page import BOTH, ONE, TICKET, TIMED
+from stead.ray.page import BOTH, ONE, TICKET, TIMED, Page
 from stead.taints import Toleration
 
 NO_NODE = "0" * 56
 
 Choices = tuple[Any, Any, Any]
 """Ray's strategy, label selector and fallbacks."""
+
+
+def check_solver(page: Page, policy: PolicyName | None) -> None:
+    """Refuse work that the controller could never decide."""
+    if policy is not None and policy.in_batches and not page.solves:
+        raise Unsupported(
+            f"policy {policy.value!r} needs OR-tools on the head of the cluster, where the controller runs; "
+            f"install it there with pip install 'stead[flow]'"
+        )
 
 
 class Piece:
@@ -36,10 +45,13 @@ class Piece:
         tolerated: tuple[Toleration, ...],
         bundle_for: Callable[[Connection, Route, Any], Any],
     ) -> None:
-        if not link.page().grants:
+        page = link.page()
+        if not page.grants:
             raise Unsupported(
-                "rules on other work, labels and spread need a Ray that can change a node's resources while it runs"
+                "rules on other work, labels, spread and a policy need a Ray that can change a node's resources while "
+                "it runs"
             )
+        check_solver(page, asked.policy)
         self._link, self._asked, self._tolerated = link, asked, tolerated
         self._name = ""
         self._amounts: Mapping[str, float] = {}

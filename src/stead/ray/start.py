@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 
 from stead.arguments import merge, parse_labels, parse_labels_yaml, parse_taints
+from stead.asks import PolicyName
 from stead.errors import Invalid, Unsupported
 from stead.labelling import EMPTY, Labels, check_value
 from stead.ray.marks import marks_of
@@ -57,6 +58,7 @@ class Options:
     labels_file: str | None = None
     taints: str | None = None
     rare_resource_isolation: str | None = None
+    policy: str | None = None
     passed_on: Sequence[str] = ()
 
     @property
@@ -83,11 +85,14 @@ class RayStart:
 
 def ray_start(options: Options, environment: Mapping[str, str], surroundings: Surroundings) -> RayStart:
     """What to run for these options; the only file read is the labels file."""
-    if options.rare_resource_isolation is not None and not options.is_head:
-        raise Invalid(
-            "--rare-resource-isolation is said once, by the head; give it there, for example "
-            "'stead start --head --rare-resource-isolation=gpu'"
-        )
+    for name, given, good in (
+        ("--rare-resource-isolation", options.rare_resource_isolation, "gpu"),
+        ("--policy", options.policy, "flow"),
+    ):
+        if given is not None and not options.is_head:
+            raise Invalid(
+                f"{name} is said once, by the head; give it there, for example 'stead start --head {name}={good}'"
+            )
     written = merge(
         merge(_from_environment("RAY_NODE_LABELS", environment), _from_file(options.labels_file)),
         parse_labels(options.labels or ""),
@@ -95,7 +100,7 @@ def ray_start(options: Options, environment: Mapping[str, str], surroundings: Su
     labels = {**default_labels(options.is_head, environment, surroundings), **written}
     taints = {(taint.key, taint.effect): taint for taint in _taints(options, environment)}
     rare = [name.strip() for name in (options.rare_resource_isolation or "").split(",") if name.strip()]
-    labels.update(marks_of(taints.values(), rare))
+    labels.update(marks_of(taints.values(), rare, _policy(options.policy)))
     said = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     changed = dict(with_hook(environment))
     if overriding := _from_environment("RAY_OVERRIDE_LABELS", environment):
@@ -151,6 +156,18 @@ def _from_file(path: str | None) -> Labels:
         raise Invalid(f"the labels file {path} is not text; a good line is 'zone: us-west4-a'") from None
     except OSError as error:
         raise Invalid(f"the labels file {path} cannot be read: {error.strerror}") from None
+
+
+def _policy(given: str | None) -> PolicyName | None:
+    """The policy of a cluster; one that nobody could carry out here, where the controller will be, is refused."""
+    if given is None:
+        return None
+    policy = PolicyName.of(given)
+    if policy.in_batches:
+        from stead import solver  # only here: what it needs is an extra, and takes time to load
+
+        solver.needed()
+    return policy
 
 
 def _taints(options: Options, environment: Mapping[str, str]) -> tuple[Taint, ...]:

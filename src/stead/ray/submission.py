@@ -31,7 +31,7 @@ from stead.errors import Invalid, Unsupported
 from stead.labelling import ANYWHERE
 from stead.ray import grants, singly
 from stead.ray.attach import Connection, connection
-from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, implicit, is_plain, route
+from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
 from stead.ray.page import BOTH, ONE, PREFIX, TIMED, Page, read_name
@@ -156,6 +156,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         asked = said.route if isinstance(said, Marked) else None
         resources, strategy = given[at_resources], given[at_strategy]
         link = connection(core)
+        asked = by_default(asked, link.page().policy, strategy)
         if asked is not None and asked.is_decided:
             piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
             args = list(given)
@@ -194,6 +195,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         resources = given[at_resources]
         before = set(resources)
         link = connection(core)
+        asked = by_default(asked, link.page().policy, named.get("scheduling_strategy"))
         if asked is not None and asked.is_decided:
             strategy = named.get("scheduling_strategy")
             piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)

@@ -1,0 +1,240 @@
+"""Work that is decided in batches on a real cluster: ``policy="flow"`` of a piece of work, or of a whole cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from conftest import ClusterOf
+from waiting import wait_for
+from workload import SOON_S, attached, labelled, tickets, waits
+
+import stead
+from stead.engine.decisions import BatchDecided
+from stead.engine.facts import AskSubmitted
+from stead.errors import Invalid, Unsupported
+from stead.journal import Journal
+from stead.ray.attach import connection
+from stead.ray.compile import route
+from stead.ray.local import LocalCluster
+from stead.ray.page import FOLDER, Page
+from stead.ray.singly import Piece
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+
+CPUS = 2
+ZONE_A, ZONE_B = 1, 2  # the nodes, by their place in the cluster
+
+
+class _Member:
+    def where(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def stay(self) -> str:
+        return self.where()
+
+
+def _stay(folder: str) -> str:
+    """Where it is, once it is told to go on."""
+    node = str(ray.get_runtime_context().get_node_id())
+    (Path(folder) / f"{os.getpid()}").write_text(node)
+    while not (Path(folder) / "go").exists():
+        Event().wait(0.01)
+    return node
+
+
+def _submit_within() -> str:
+    """The policy is the cluster's, so what a task submits has it too."""
+    return str(ray.get(ray.remote(num_cpus=1)(lambda: ray.get_runtime_context().get_node_id()).remote()))
+
+
+Member: Any = ray.remote(num_cpus=1)(_Member)
+stay: Any = ray.remote(num_cpus=1)(_stay)
+submit_within: Any = ray.remote(num_cpus=1)(_submit_within)
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
+    """Room for four, of which two in zone a."""
+    nodes = [{"num_cpus": 0}, *({"num_cpus": CPUS, "labels": {"zone": zone}} for zone in "ab")]
+    with attached(cluster_of(nodes), "flow") as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def clean(cluster: LocalCluster) -> Iterator[None]:
+    yield
+    wait_for(lambda: not connection().ask("registered_ids"), 40, "the end of all work of the test")
+    wait_for(lambda: not tickets(), 40, "the end of all tickets")
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """What is submitted in this block reaches the controller as one burst, however busy the machine is."""
+    pid = connection().ask("hello")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def steps(cluster: LocalCluster) -> list[Any]:
+    path = next(Path(cluster.temp_dir).rglob(f"{FOLDER}/journal.sqlite"))
+    with Journal.reading(path) as journal:
+        return list(journal.read())
+
+
+def batches(cluster: LocalCluster) -> list[BatchDecided]:
+    return [each for step in steps(cluster) for each in step.decisions if isinstance(each, BatchDecided)]
+
+
+def policies(cluster: LocalCluster) -> list[str]:
+    """How the engine was asked to choose, for each piece that it was told of."""
+    return [fact.ask.policy for step in steps(cluster) for fact in step.facts if isinstance(fact, AskSubmitted)]
+
+
+def places(cluster: LocalCluster, refs: list[Any]) -> list[int]:
+    ids = [node.node_id for node in cluster.nodes]
+    return [ids.index(id) for id in ray.get(refs, timeout=SOON_S)]
+
+
+class TestABurst:
+    """Two that may go anywhere come first, then two that must be in zone a, and there is just enough for all."""
+
+    def test_of_actors_finds_a_place_for_each_where_one_after_the_other_leaves_one_out(
+        self, cluster: LocalCluster
+    ) -> None:
+        def burst(policy: str) -> tuple[list[Any], list[Any]]:
+            with at_once():
+                anywhere = [Member.options(policy=policy).remote() for _ in range(2)]
+                in_a = [Member.options(policy=policy, label_selector={"zone": "a"}).remote() for _ in range(2)]
+            return anywhere, in_a
+
+        anywhere, in_a = burst("flow")
+        assert places(cluster, [each.where.remote() for each in anywhere]) == [ZONE_B] * 2
+        assert places(cluster, [each.where.remote() for each in in_a]) == [ZONE_A] * 2
+        assert [(each.asks, each.placed) for each in batches(cluster)] == [(4, 4)]
+        for each in (*anywhere, *in_a):
+            ray.kill(each)
+        wait_for(lambda: not connection().ask("registered_ids"), 40)
+
+        anywhere, in_a = burst("spread")
+        assert sorted(places(cluster, [each.where.remote() for each in anywhere])) == [ZONE_A, ZONE_B]
+        started, left = ray.wait([each.where.remote() for each in in_a], num_returns=1, timeout=SOON_S)
+        assert len(started) == 1
+        assert waits(*left)
+        for each in (*anywhere, *in_a):
+            ray.kill(each)
+
+    def test_of_tasks_finds_a_place_for_each(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        with at_once():
+            anywhere = [stay.options(policy="flow").remote(str(tmp_path)) for _ in range(2)]
+            in_a = [stay.options(policy="flow", label_selector={"zone": "a"}).remote(str(tmp_path)) for _ in range(2)]
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 4, SOON_S, "the start of all four")
+        (tmp_path / "go").touch()
+        assert places(cluster, anywhere) == [ZONE_B] * 2
+        assert places(cluster, in_a) == [ZONE_A] * 2
+
+    def test_packs_where_it_is_told_to(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        (tmp_path / "go").touch()
+        with at_once():
+            refs = [stay.options(policy="flow-pack").remote(str(tmp_path)) for _ in range(2)]
+        assert len(set(places(cluster, refs))) == 1
+        assert batches(cluster)[-1].policy == "flow-pack"
+
+
+def test_a_placement_group_is_part_of_a_batch(cluster: LocalCluster) -> None:
+    before = len(batches(cluster))
+    with pytest.raises(Invalid, match="policy 'flwo' is unknown"):
+        stead.placement_group([{"CPU": 1}], policy="flwo")
+    group = stead.placement_group([{"CPU": 1}] * 4, policy="flow")
+    assert group.wait(SOON_S)
+    assert [(each.asks, each.placed) for each in batches(cluster)[before:]] == [(4, 4)]
+    stead.remove_placement_group(group)
+
+
+def test_what_waits_follows_a_taint_that_is_made_meanwhile(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    refs = [stay.options(policy="flow", label_selector={"disk": "ssd"}).remote(str(tmp_path)) for _ in range(2)]
+    wait_for(lambda: "disk" in str(stead.why(refs[1])), SOON_S, "the reason of the last")
+    a, b = (cluster.nodes[index].node_id for index in (ZONE_A, ZONE_B))
+    stead.taint(a, {"away": "yes"})
+    with labelled(a, {"disk": "ssd"}):
+        assert waits(*refs)
+        assert "away" in str(stead.why(refs[0]))
+        with labelled(b, {"disk": "ssd"}):
+            assert places(cluster, refs) == [ZONE_B] * 2
+    stead.untaint(a, ["away"])
+
+
+def test_an_actor_that_restarts_is_decided_as_a_batch_again(cluster: LocalCluster) -> None:
+    actor = Member.options(policy="flow", label_selector={"zone": "b"}, max_restarts=-1, max_task_retries=-1).remote()
+    assert places(cluster, [actor.where.remote()]) == [ZONE_B]
+    before = len(batches(cluster))
+    pid = ray._private.state.actors(actor._actor_id.hex())["Pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: len(batches(cluster)) > before, SOON_S, "its next decision")
+    assert places(cluster, [actor.where.remote()]) == [ZONE_B]
+    ray.kill(actor)
+
+
+def test_without_a_solver_at_the_controller_it_is_refused_where_it_is_submitted() -> None:
+    link: Any = SimpleNamespace(page=lambda: Page(solves=False))
+    with pytest.raises(Unsupported, match=r"policy 'flow' needs OR-tools on the head .*pip install 'stead\[flow\]'"):
+        Piece(link, route({"policy": "flow"}), None, (), lambda *_: None)
+
+
+class TestTheDefaultOfACluster:
+    """Chosen once, so these come last."""
+
+    def test_nonsense_is_refused_in_one_sentence(self) -> None:
+        sentence = re.escape("policy 'flwo' is unknown (did you mean 'flow'?); good values are hybrid, pack, spread, ")
+        with pytest.raises(Invalid, match=sentence):
+            stead.init(policy="flwo")
+        with pytest.raises(Invalid, match=sentence):
+            Member.options(policy="flwo")
+
+    def test_plain_work_is_rays_as_long_as_nothing_is_chosen(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        before = policies(cluster)
+        (tmp_path / "go").touch()
+        ray.get([stay.remote(str(tmp_path)), stay.options(policy="hybrid").remote(str(tmp_path))], timeout=SOON_S)
+        assert policies(cluster) == before
+        assert connection().ask("hello")["policy"] == ""
+
+    def test_it_is_for_all_work_that_says_none(self, cluster: LocalCluster, tmp_path: Path) -> None:
+        stead.init(policy="flow")
+        assert connection().ask("hello")["policy"] == "flow"
+        before = len(policies(cluster))
+        (tmp_path / "go").touch()
+        actor = Member.remote()
+        work = [stay.remote(str(tmp_path)), stay.options(label_selector={"zone": "a"}).remote(str(tmp_path))]
+        ray.get([actor.where.remote(), *work, submit_within.remote()], timeout=2 * SOON_S)
+        assert policies(cluster)[before:] == ["flow"] * 5
+        ray.kill(actor)
+
+    @pytest.mark.parametrize("options", [{"policy": "hybrid"}, {"scheduling_strategy": "SPREAD"}], ids=str)
+    def test_it_is_not_for_work_that_says_how_its_node_is_chosen(
+        self, cluster: LocalCluster, tmp_path: Path, options: dict[str, str]
+    ) -> None:
+        before = len(policies(cluster))
+        (tmp_path / "go").touch()
+        ray.get(stay.options(**options).remote(str(tmp_path)), timeout=SOON_S)
+        assert policies(cluster)[before:] == []
+
+    def test_it_outlives_the_controller_and_is_chosen_once(self) -> None:
+        os.kill(connection().ask("hello")["pid"], signal.SIGKILL)
+        stead.init(policy="flow")
+        assert connection().ask("hello")["policy"] == "flow"
+        with pytest.raises(Invalid, match=r"default policy is 'flow' and cannot become 'pack'.*policy='pack'"):
+            stead.init(policy="pack")
