@@ -1,4 +1,7 @@
-"""`make bench`: prints a table and writes benchmarks/results.json."""
+"""`make bench`: prints a table and writes benchmarks/results.json.
+
+With names of steps (`python -m benchmarks flow openb`) only those are run; their rows replace those of the same name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import Row, clusters, on_ray, service, together
+from benchmarks import Row, clusters, flow, on_ray, openb, service, together
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
@@ -204,7 +207,7 @@ def memory(node_count: int, ask_count: int) -> list[Row]:
     ]
 
 
-def run(console: Console) -> list[Row]:
+def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
     rows: list[Row] = []
     known: dict[int, float] = {}
     steps: list[tuple[str, Callable[[], list[Row]]]] = []
@@ -228,14 +231,23 @@ def run(console: Console) -> list[Row]:
     steps.append(("a controller of many nodes", lambda: [on_ray.memory()]))
     steps.append(("the service under load", service.load))
     steps.append(("the service of a large cluster", service.large))
+    steps.append(("flow", flow.flow))
+    steps.append(("openb", openb.openb))
+    unknown = set(only) - {name for name, _ in steps}
+    if unknown:
+        sys.exit(f"there is no step {min(unknown)!r}; there are {', '.join(repr(name) for name, _ in steps)}")
     with console.status("measuring") as status:
         for name, step in steps:
+            if only and name not in only:
+                continue
             status.update(f"measuring: {name}")
             found = step()
             rows += found
             for row in found:
                 console.print(f"{row.name}: {row.ours:,.4g} {row.unit}", style="dim", highlight=False)
             gc.collect()
+    if only:
+        return rows
     growth = known[100_000] / known[1_000]
     rows.append(
         Row(
@@ -265,10 +277,13 @@ def show(console: Console, rows: Sequence[Row]) -> None:
 
 def main() -> None:
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    rows = run(console)
+    only = sys.argv[1:]
+    rows = run(console, only)
     show(console, rows)
     path = HERE / "results.json"
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    found = {row["name"]: row for row in json.loads(path.read_text())} if only else {}
+    found |= {row.name: asdict(row) for row in rows}
+    path.write_text(json.dumps(list(found.values()), indent=1) + "\n")
     console.print(f"written to {path.relative_to(HERE.parent)}")
 
 
