@@ -316,7 +316,7 @@ class Engine(Answers):
             for line in self._waiting.lines():
                 if left is not None and left <= 0:
                     return decisions
-                singles += line.sleeper.policy.in_batches  # type: ignore[attr-defined]  # shapes and groups have one
+                singles += line.sleeper.policy.in_batches
                 if singles > SINGLES_MAX:
                     self._unfinished = True  # `next_moment` is now
                     return decisions

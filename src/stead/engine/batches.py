@@ -76,7 +76,7 @@ class Outcome:
 def ready_runs(board: Board, waiting: Lines, policy: PolicyName, limit: int | None) -> list[Run]:
     """All that is awake and decided together by this policy, in its order; of asks and groups at most `limit`."""
     runs: list[Run] = []
-    lines = [line for line in waiting.ready_lines() if line.sleeper.batch is policy]  # type: ignore[attr-defined]
+    lines = [line for line in waiting.ready_lines() if line.sleeper.batch is policy]
     for line in sorted(lines, key=lambda line: line.order):
         items = list(islice(waiting.items_in(line).values(), limit))
         limit = None if limit is None else limit - len(items)

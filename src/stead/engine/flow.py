@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import Amounts
+from stead.engine.amounts import Amounts, shares_of
 from stead.engine.fleet import Fleet
 from stead.engine.policies import Dice
 from stead.engine.shapes import Demand, View
@@ -510,12 +510,7 @@ def _zeros(fleet: Fleet) -> Amounts:
 
 
 def _thousandths(part: Amounts, whole: Amounts) -> Amounts:
-    """part * 1000 // whole, although the product may not fit an int64: memory in bytes is large."""
-    whole = np.maximum(whole, 1)
-    estimate = np.floor(part / whole * 1000).astype(np.int64)
-    rest = part * 1000 - estimate * whole
-    exact: Amounts = estimate + (rest >= whole) - (rest < 0)
-    return exact
+    return shares_of(part, whole) // (UNIT // 1000)
 
 
 def _mixed(signature: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -1,8 +1,8 @@
 """What a batch left out, let in by moving work of the same batch that nobody has been told of yet.
 
 Rule: flow counts asks and not amounts, so where sizes differ it leaves splinters. For every ask left out this looks for
-a node on which it would fit if one ask of the batch went elsewhere; for which another may have to move in turn. Each
-success places one ask more, and nobody moves who runs. The search is bounded by how many nodes it looks at.
+a node on which it would fit if some others of the batch went elsewhere, where they fit as it is. Each success places
+one ask more, and nobody moves who runs. The search is bounded by how many nodes it looks at.
 """
 
 from __future__ import annotations

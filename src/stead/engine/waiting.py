@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from itertools import count
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from stead.asks import Ask, Group
+from stead.asks import Ask, Group, PolicyName
 from stead.engine.decisions import Refusal
 from stead.engine.fleet import NODES, Column, Nodes
 from stead.engine.shapes import Shape
@@ -23,8 +23,15 @@ from stead.engine.sharing import Sheet, Shelf
 Item = Ask | Group
 
 
-Sleeper = Hashable
-"""A shape or a group's shape, by identity."""
+class Sleeper(Hashable, Protocol):
+    """A shape or a group's shape, by identity."""
+
+    @property
+    def policy(self) -> PolicyName: ...
+
+    @property
+    def batch(self) -> PolicyName | None:
+        """The policy by which it is decided together with others, if it is."""
 
 
 class Line(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,9 +63,9 @@ class Answers:
             "policy": self._policy(),
         }
 
+    @abstractmethod
     def _policy(self) -> str:
         """The cluster's default policy: what its head was started with, else what a program chose; "" for none."""
-        raise NotImplementedError
 
     def nodes(self, selector: Selector | None = None) -> list[NodeView]:
         with self._lock:
