@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from serving import simulated
 from stead import solver
 from stead.asks import PolicyName
 from stead.engine.decisions import BatchDecided, Moved
@@ -121,3 +122,14 @@ class TestMoves:
         outcome = run(parse(GAPS % 4), until=4000.0)
         assert "small-2" in outcome.ended
         assert outcome.engine.free("n-1")["CPU"] == 70_000
+
+
+def test_a_batch_is_an_event_of_its_own_and_no_placement() -> None:
+    with simulated(f"settings: {{policy: flow}}\n{NESTED}", until=5.0) as desk:
+        events = desk.events(0, 1000)
+    assert [(each.subject, each.text) for each in events if each.kind == "batch"] == [
+        ("flow", "placed 16 of 16 together, at cost 20,000 (the least there is)")
+    ]
+    assert {each.subject for each in events if each.kind == "placed"} == {
+        f"{name}-{n}" for name in ("anywhere", "picky") for n in range(1, 9)
+    }

@@ -16,7 +16,7 @@ from stead import solver
 from stead.asks import Ask, Group
 from stead.controller import Controller
 from stead.engine import Engine
-from stead.engine.decisions import GroupPlaced, Placed, Waiting
+from stead.engine.decisions import BatchDecided, GroupPlaced, Placed, Waiting
 from stead.engine.facts import (
     AskSubmitted,
     GroupSubmitted,
@@ -163,7 +163,8 @@ class SimDesk(LocalDesk):
 
     def _event(self, number: int, happening: Happening) -> Event:
         subject, words = sentence(happening.what)
-        return Event(number, self._began + happening.moment, words.partition(" ")[0].rstrip(":"), subject, words)
+        kind = "batch" if isinstance(happening.what, BatchDecided) else words.partition(" ")[0].rstrip(":")
+        return Event(number, self._began + happening.moment, kind, subject, words)
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
         with Journal.reading(self._journal_path) as journal:

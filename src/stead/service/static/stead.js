@@ -164,8 +164,8 @@ function rowOf(event) {
   what.append(chip);
   const who = document.createElement("th");
   who.scope = "row";
-  const link = document.createElement("a");
-  link.href = `/ui/find?id=${encodeURIComponent(event.subject)}`;
+  const link = document.createElement(event.kind === "batch" ? "span" : "a"); // a batch is nothing to look at
+  if (event.kind !== "batch") link.href = `/ui/find?id=${encodeURIComponent(event.subject)}`;
   link.textContent = event.subject.length <= 28 ? event.subject : `${event.subject.slice(0, 12)}…`;
   who.append(link);
   if (event.count > 1) who.append(` ×${event.count}`);
