@@ -205,6 +205,7 @@ def many_nodes() -> None:
     from stead.ray.answers import nodes_allowed
     from stead.ray.cluster import RayCluster
     from stead.ray.compile import route
+    from stead.ray.grants import Outcome
     from stead.ray.passes import Passes
     from stead.ray.tables import NodeRow, Status
 
@@ -223,8 +224,10 @@ def many_nodes() -> None:
         def explain(self, waiting: Any) -> None: ...
 
     class Simulated:
-        def set(self, node_id: str, amounts: Any) -> None:
-            totals[node_id].update(amounts)
+        def set_many(self, changes: Any) -> Any:
+            for node_id, amounts in changes.items():
+                totals[node_id].update(amounts)
+            return dict.fromkeys(changes, Outcome.ANSWERED)
 
         def add(self, places: Any) -> None: ...
         def remove(self, places: Any) -> None: ...

@@ -26,7 +26,7 @@ PLAN = "KILLING_PLAN"
 
 WRITE = "stead.journal:Journal.append"
 GRANT = "stead.ray.passes:Passes._set"
-TICKET = "stead.ray.tickets:Tickets._set"
+TICKET = "stead.ray.tickets:Tickets._set_many"
 PLUG = "stead.ray.passes:GroupPlugs.add"
 UNPLUG = "stead.ray.passes:GroupPlugs.remove"
 ANNOUNCE = "stead.ray.agents:Pages.write"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from stead.ray.grants import NotSent
+from stead.ray.grants import Outcome
 from stead.ray.page import BOTH, ONE
 from stead.ray.tables import NodeRow, Status
 from stead.ray.tickets import HEARD_S, Tickets
@@ -29,19 +29,22 @@ class Clock:
 
 
 class Hanging:
-    """Refuses the first calls and takes the others."""
+    """Has these outcomes for the first calls, and takes the others."""
 
-    def __init__(self, *errors: Exception) -> None:
-        self.errors, self.taken = list(errors), list[dict[str, float]]()
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes, self.taken = list(outcomes), list[dict[str, float]]()
 
-    def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.taken.append(dict(amounts))
+    def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
+        if not changes:
+            return {}
+        outcome = self.outcomes.pop(0) if self.outcomes else Outcome.ANSWERED
+        if outcome is Outcome.ANSWERED:
+            self.taken += [dict(amounts) for amounts in changes.values()]
+        return dict.fromkeys(changes, outcome)
 
 
-def granted_after(error: Exception, rounds: int) -> list[dict[str, float]]:
-    grants = Hanging(error)
+def granted_after(outcome: Outcome, rounds: int) -> list[dict[str, float]]:
+    grants = Hanging(outcome)
     tickets = Tickets(grants, lambda: None, {})
     tickets.add("a", NAME)
     tickets.want("a", NODE)
@@ -51,11 +54,11 @@ def granted_after(error: Exception, rounds: int) -> list[dict[str, float]]:
 
 
 def test_a_grant_that_a_hanging_node_was_not_asked_for_is_made_in_the_next_round_and_once() -> None:
-    assert granted_after(NotSent("busy"), 3) == [{NAME: BOTH}]
+    assert granted_after(Outcome.NOT_ASKED, 3) == [{NAME: BOTH}]
 
 
 def test_one_that_it_was_asked_for_is_not_made_again_because_it_may_still_hear_of_it() -> None:
-    assert granted_after(RuntimeError("no answer"), 3) == []
+    assert granted_after(Outcome.SILENT, 3) == []
 
 
 class TestWorkThatDied:
@@ -67,8 +70,8 @@ class TestWorkThatDied:
         monkeypatch.setattr("stead.ray.tickets.time", clock)
         return clock
 
-    def tickets(self, *errors: Exception) -> Tickets:
-        tickets = Tickets(Hanging(*errors), lambda: None, {})
+    def tickets(self, *outcomes: Outcome) -> Tickets:
+        tickets = Tickets(Hanging(*outcomes), lambda: None, {})
         tickets.add("a", NAME)
         return tickets
 
@@ -83,10 +86,10 @@ class TestWorkThatDied:
         assert not tickets.is_gone("a", shown(ONE)), "the sweep takes that away"
         assert tickets.is_gone("a", shown(0.0))
 
-    @pytest.mark.parametrize("error", [NotSent("busy"), RuntimeError("no answer")], ids=repr)
-    def test_is_not_gone_before_a_node_that_hangs_has_answered(self, clock: Clock, error: Exception) -> None:
+    @pytest.mark.parametrize("outcome", [Outcome.NOT_ASKED, Outcome.SILENT], ids=str)
+    def test_is_not_gone_before_a_node_that_hangs_has_answered(self, clock: Clock, outcome: Outcome) -> None:
         """It may have been asked for the grant before, by a controller that died, and hear of it later."""
-        tickets = self.tickets(error, error)
+        tickets = self.tickets(outcome, outcome)
         tickets.take_back("a", NODE)
         for _ in range(2):
             tickets.carry_out(shown(0.0))
@@ -97,7 +100,7 @@ class TestWorkThatDied:
         assert tickets.is_gone("a", shown(0.0))
 
     def test_is_gone_with_its_node(self, clock: Clock) -> None:
-        tickets = self.tickets(RuntimeError("no answer"))
+        tickets = self.tickets(Outcome.SILENT)
         tickets.take_back("a", NODE)
         tickets.carry_out(shown(0.0))
         tickets.carry_out(Status({}, ()))

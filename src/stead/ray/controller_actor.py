@@ -126,7 +126,7 @@ class ControllerActor(Answers):
         self._cluster = RayCluster(self._placing)
         self._controller = Controller.resumed(self._cluster, journal)
         self._engine = self._controller.engine
-        self._grants = grants.detect(self._tables.gcs)
+        self._grants = grants.detect(worker.gcs_client.address)
         self._passes = Passes(self._grants, GroupPlugs(self._tables.groups), self._tables.status, journal.check)
         self._pages = Pages(session, worker.node_ip_address, worker.core_worker.get_current_node_id().hex())
         self._page = replace(self._page, count=self._pages.last_count)

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any, Protocol
+
+from ray._private.gcs_utils import _GRPC_OPTIONS
+from ray._private.grpc_utils import init_grpc_channel
+from ray.core.generated import autoscaler_pb2, autoscaler_pb2_grpc
 
 SUPPORTED = "2.60"
 """The versions of Ray that stead was measured on: this one and its patch releases."""
@@ -23,56 +29,93 @@ WEAKER = (
     "submitted: work that already waits does not follow later changes of taints and labels"
 )
 
+ANSWER_S = 1.0
+"""How long a node may take to answer before the others go on without it. A healthy node answers in milliseconds."""
 
-ANSWER_S = 3.0
+GIVEN_UP_S = 60.0
+"""After this long without an answer the call is over, and the node is asked again."""
+
+RECONNECT_MS = 500
+"""How soon the control store is tried again after it was away."""
 
 
-class NotSent(RuntimeError):
-    """The node has not answered an earlier call, so it was not even asked."""
+class Outcome(Enum):
+    """What came of a call to one node."""
+
+    ANSWERED = auto()
+    SILENT = auto()
+    """It was asked and did not answer in time, or answered with an error. The change may still happen later."""
+    NOT_ASKED = auto()
+    """An earlier call to this node is still without an answer, so nothing was sent."""
+
+
+class Call(Protocol):
+    """A call under way, as gRPC has it."""
+
+    def done(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def add_done_callback(self, told: Callable[[Any], None]) -> None: ...
 
 
 class Grants(Protocol):
-    def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
-        """Make these the node's totals of these resources; 0 removes one. What is in use stays in use. Raises where
-        the node does not answer; it may still hear of it later."""
+    def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
+        """Set totals of custom resources, by node id; 0 removes one. What is in use stays in use.
+
+        All nodes are asked at once, each in one call, and each has `ANSWER_S` to answer: a node that hangs delays the
+        others by no more than that, once. It is then not asked again before that call has ended.
+        """
 
 
 class RayletGrants:
-    """A raylet that hangs would hold up the call until Ray gives it up, a minute later, and with it every other node;
-    so each call has a thread, and a node with a call under way gets no other one."""
+    def __init__(self, send: Callable[[str, Mapping[str, float]], Call]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._late: dict[str, Call] = {}
 
-    def __init__(self, gcs: Any) -> None:
-        self._gcs = gcs
-        self._hanging: dict[str, threading.Thread] = {}
-
-    def set(self, node_id: str, amounts: Mapping[str, float]) -> None:
-        hanging = self._hanging.get(node_id)
-        if hanging is not None and hanging.is_alive():
-            raise NotSent(f"node {node_id} does not answer")
-        self._hanging.pop(node_id, None)
-        errors: list[Exception] = []
-
-        def call() -> None:
-            try:
-                self._gcs.resize_raylet_resource_instances(node_id, dict(amounts))
-            except Exception as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=call, name="stead-grant", daemon=True)
-        thread.start()
-        thread.join(ANSWER_S)
-        if thread.is_alive():
-            self._hanging[node_id] = thread
-            raise RuntimeError(f"node {node_id} did not answer within {ANSWER_S:g} s")
-        if errors:
-            raise errors[0]
+    def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
+        with self._lock:
+            self._late = {node: call for node, call in self._late.items() if not call.done()}
+            hanging = self._late.keys() & changes.keys()
+        calls = {node: self._send(node, amounts) for node, amounts in changes.items() if node not in hanging}
+        _wait_for(list(calls.values()), ANSWER_S)
+        outcomes = dict.fromkeys(hanging, Outcome.NOT_ASKED)
+        for node, call in calls.items():
+            if call.done():
+                outcomes[node] = Outcome.SILENT if call.exception() else Outcome.ANSWERED
+            else:
+                outcomes[node] = Outcome.SILENT
+                with self._lock:
+                    self._late[node] = call
+        return outcomes
 
 
-def detect(gcs: Any) -> Grants | None:
+def _wait_for(calls: list[Call], seconds: float) -> None:
+    """Until all of them are done, or the time is up."""
+    done = threading.Semaphore(0)
+    for call in calls:
+        call.add_done_callback(lambda _: done.release())
+    end = time.monotonic() + seconds
+    for _ in calls:
+        if not done.acquire(timeout=max(0.0, end - time.monotonic())):
+            return
+
+
+def detect(address: str) -> Grants | None:
     """The call behind its interface, or None where this Ray has no such call."""
     if os.environ.get(OFF) == "1":
         return None
-    return RayletGrants(gcs) if callable(getattr(gcs, "resize_raylet_resource_instances", None)) else None
+    options = [*_GRPC_OPTIONS, ("grpc.max_reconnect_backoff_ms", RECONNECT_MS)]
+    stub = autoscaler_pb2_grpc.AutoscalerStateServiceStub(init_grpc_channel(address, options))
+    resize = getattr(stub, "ResizeRayletResourceInstances", None)
+    if resize is None:
+        return None
+
+    def send(node_id: str, amounts: Mapping[str, float]) -> Any:
+        request = autoscaler_pb2.ResizeRayletResourceInstancesRequest(node_id=bytes.fromhex(node_id))
+        request.resources.update(amounts)
+        return resize.future(request, timeout=GIVEN_UP_S)
+
+    return RayletGrants(send)
 
 
 def is_supported(version: str) -> bool:

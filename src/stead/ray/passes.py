@@ -11,14 +11,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ray
 
 from stead.ray.compile import Pass
-from stead.ray.grants import Grants
+from stead.ray.grants import Grants, Outcome
 from stead.ray.page import BOTH, ONE, PREFIX, SYNC_S, TIMED, pass_name, read_name
 from stead.ray.tables import Status
 
@@ -332,8 +331,8 @@ class Passes:
         if self._grants is not None:
             end = time.monotonic() + SQUEEZE_S
             while time.monotonic() < end:
-                with suppress(RuntimeError, ValueError, ray.exceptions.RayError):
-                    self._grants.set(node_id, {name: BOTH})
+                if self._grants.set_many({node_id: {name: BOTH}})[node_id] is not Outcome.ANSWERED:
+                    return
 
     def grant_timed(self, status: Status) -> None:
         """The mark of work with a deadline, on every node."""
@@ -346,9 +345,7 @@ class Passes:
         if self._grants is None:
             return False
         self._check()  # a controller that was replaced meanwhile stops here
-        try:
-            self._grants.set(node_id, amounts)
-        except (RuntimeError, ValueError, ray.exceptions.RayError):
+        if self._grants.set_many({node_id: amounts})[node_id] is not Outcome.ANSWERED:
             return False
         now = time.monotonic()
         for name, amount in amounts.items():

@@ -19,12 +19,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any
 
 import ray
 
-from stead.ray.grants import Grants, NotSent
+from stead.ray.grants import Grants, Outcome
 from stead.ray.page import BOTH, ONE, SYNC_S, TICKET
 from stead.ray.tables import Status
 
@@ -34,14 +33,6 @@ REVOKE_S = 1
 PLUG = "stead-ticket"
 HEARD_S = 2 * SYNC_S
 """After this Ray's tables show what a node was told, also when they are late once."""
-
-
-class Told(Enum):
-    """What became of a call to a node. One that was asked and did not answer may still hear of it."""
-
-    NOT_ASKED = auto()
-    ASKED = auto()
-    ANSWERED = auto()
 
 
 @dataclass(slots=True)
@@ -120,20 +111,19 @@ class Tickets:
             if ticket.wanted not in ticket.open:
                 ticket.open.add(ticket.wanted)
                 changes.setdefault(ticket.wanted, {})[ticket.name] = BOTH
-        for node, amounts in changes.items():
-            self._tell(node, amounts)
+        for node, outcome in self._set_many(changes).items() if changes else ():
+            self._learn(node, changes[node], outcome)
 
-    def _tell(self, node: str, amounts: Mapping[str, float]) -> None:
-        """Grant and take back. What a node was not asked for is asked for in the next round; what it was asked for and
-        did not answer may still be heard, so it is not granted again, but taken back again."""
-        outcome = self._set(node, amounts)
+    def _learn(self, node: str, amounts: Mapping[str, float], outcome: Outcome) -> None:
+        """What a node was not asked for is asked for in the next round; what it was asked for and did not answer may
+        still happen, so it is not granted again, but taken back again."""
         for name, amount in amounts.items():
             ticket = self.by_name.get(name)
             if ticket is not None:
                 ticket.told = time.monotonic()
-            if not amount and outcome is not Told.ANSWERED:
+            if not amount and outcome is not Outcome.ANSWERED:
                 self._left_over[node][name] = 0.0
-            elif amount and ticket is not None and outcome is Told.NOT_ASKED:
+            elif amount and ticket is not None and outcome is Outcome.NOT_ASKED:
                 ticket.open.discard(node)
 
     def revoke(self, id: str, node: str) -> bool:
@@ -224,18 +214,12 @@ class Tickets:
                 if is_shut and node.available.get(name, 0.0) >= total:  # nobody holds it
                     self._left_over[node.id][name] = 0.0
 
-    def _set(self, node: str, amounts: Mapping[str, float]) -> Told:
+    def _set_many(self, changes: Mapping[str, Mapping[str, float]]) -> Mapping[str, Outcome]:
         if self._grants is None:
-            return Told.ANSWERED  # then nothing is registered
+            return dict.fromkeys(changes, Outcome.ANSWERED)  # then nothing is registered
         self._changed = time.monotonic()
         self._check()
-        try:
-            self._grants.set(node, amounts)
-        except NotSent:
-            return Told.NOT_ASKED
-        except (RuntimeError, ValueError, ray.exceptions.RayError):
-            return Told.ASKED  # it hangs, or it is going: then the next status will not show it
-        return Told.ANSWERED
+        return self._grants.set_many(changes)
 
 
 def _remove(group: Any) -> None:
