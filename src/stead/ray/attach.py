@@ -1,19 +1,26 @@
 """How a process is tied to its cluster: the page it reads, the controller it talks to, the work it remembers.
 
 Rule: a submission waits for the controller only when it must know an answer (a ranking never asked for before, a
-group's first pass, a hard pin); everything else is told asynchronously. One `Connection` per Ray connection; it goes
-with it.
+group's first pass, a hard pin). Everything else is told by the `Registrar`, which keeps a message until the controller
+has acknowledged it. One `Connection` per Ray connection; it goes with it.
+
+Anybody can kill the controller and start another one, so its handle is only a guess. `ask` and `tell` look the name up
+again when the handle is dead, and start a controller if there is none; drivers also do so when nobody asks. Two
+messages go another way and may be lost: `leaving` and `evicted`, which a worker sends in its last moment. The
+controller withdraws the name that the worker held in its next round all the same, so only an event would be missing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import random
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +29,7 @@ import ray
 from stead.errors import Invalid
 from stead.ray.compile import Route, Wish
 from stead.ray.page import SYNC_S, Page, Reader, folder_of
+from stead.ray.registrar import Message, Registrar
 
 if TYPE_CHECKING:
     from stead.ray.book import Registered
@@ -32,9 +40,23 @@ NAME, NAMESPACE = "stead-controller", "stead"
 HEAD = "node:__internal_head__"
 """What Ray gives to the head of a cluster and to no other node."""
 
+ANSWERS_S = 60.0
+"""How long a call goes on looking for a controller that is not dead."""
+
+LOOK_S, LOOK_MAX_S = 1.5, 30.0
+"""How often a driver looks whether there is a controller; more seldom if the one it started did not stay."""
+
 REMEMBERED_MAX = 20_000
 TASK_ID_BYTES = 24
 """A ref is the id of its task and a number."""
+
+get, get_actor, wait = (inspect.unwrap(each) for each in (ray.get, ray.get_actor, ray.wait))
+"""Ray's own functions without its automatic ``ray.init``: a thread of stead's that calls one of them after
+``ray.shutdown`` must not start a new cluster."""
+
+
+class NoController(Invalid):
+    """There is no controller, and none could be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +84,9 @@ class Connection:
         self._tasks: OrderedDict[bytes, Remembered] = OrderedDict()
         self._actors: OrderedDict[str, Remembered] = OrderedDict()
         self._deadlines: Deadlines | None = None
-        self._registrar: Registrar | None = None
+        self._registrar = Registrar(self._send, self.is_over)
+        if worker.mode == ray.SCRIPT_MODE:
+            threading.Thread(target=_mind_controller, args=(self,), name="stead-controller", daemon=True).start()
 
     @property
     def namespace(self) -> str:
@@ -77,12 +101,31 @@ class Connection:
 
     @property
     def controller(self) -> Any:
-        """The controller's handle; it is started when none runs."""
+        """The controller's handle, which may be dead by now; it is started when none runs."""
         if self._controller is None:
             with self._lock:
                 if self._controller is None:
                     self._controller = find_or_start()
         return self._controller
+
+    def _forget_controller(self, dead: Any) -> None:
+        with self._lock:
+            if self._controller is dead:
+                self._controller = None
+
+    def mind_controller(self) -> bool:
+        """Start the controller again where there was one and is none; returns whether there was no need to."""
+        if self._controller is None and not self.page().count:
+            return True  # none was ever started, as far as this node knows
+        try:
+            found = get_actor(NAME, NAMESPACE)
+        except ValueError:
+            self._forget_controller(self._controller)
+            log.info("stead's controller is gone; it is started again (%s)", self.controller)
+            return False
+        if self._controller is not None and found._actor_id != self._controller._actor_id:
+            self._forget_controller(self._controller)
+        return True
 
     def is_over(self) -> bool:
         """Whether this process has left the cluster. To call the controller then would start a new Ray: by itself, Ray
@@ -91,22 +134,45 @@ class Connection:
         return not worker.connected or worker.core_worker is not self.core
 
     def ask(self, method: str, *given: Any, **named: Any) -> Any:
-        """Call the controller and wait for its answer; its words come back as they are."""
-        if self.is_over():
-            raise Invalid("there is no connection to Ray any more; call stead.init() first")
-        call = getattr(self.controller, method).remote(*given, **named)
-        try:
-            return _get(call)
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, BaseException) else error
-            raise cause from None
+        """Call the controller and wait for its answer; its words come back as they are. When the controller died, the
+        next one is asked, and told that the one before may have done it."""
+        end, is_again, failures, pause = time.monotonic() + ANSWERS_S, False, 0, 0.05
+        while True:
+            if self.is_over():
+                raise Invalid("there is no connection to Ray any more; call stead.init() first")
+            handle = self.controller
+            try:
+                if is_again:
+                    return _get(handle.again.remote(method, given, named))
+                return _get(getattr(handle, method).remote(*given, **named))
+            except ray.exceptions.RayTaskError as error:
+                cause = error.cause if isinstance(error.cause, BaseException) else error
+                raise cause from None
+            except ray.exceptions.ActorDiedError as error:
+                self._forget_controller(handle)
+                failures += error.actor_init_failed
+                if failures > 1 or time.monotonic() > end:
+                    why = str(error).strip().splitlines()[-1].strip()
+                    raise NoController(f"the controller of the cluster cannot be started: {why}") from None
+            is_again, pause = True, min(2 * pause, 1.0)
+            time.sleep(pause)
+
+    def tell(self, kind: str, item: Any, key: Hashable = None) -> None:
+        """Tell the controller something without waiting for it (see `Registrar`)."""
+        self._registrar.add(kind, item, key)
+
+    def _send(self, messages: list[Message]) -> None:
+        self.ask("hear", messages)
 
     def introduce(self, wish: Wish, wait: bool) -> Page:
         """Tell the controller of rules it may not know; with `wait`, until the page speaks of them."""
         now = time.monotonic()
         if now - self._introduced.get(wish.key, -10.0) > 1.0 or wait:
             self._introduced[wish.key] = now
-            self.controller.introduce.remote([wish])
+            if wait:
+                self.ask("introduce", [wish])
+            else:
+                self.tell("introduce", wish, key=wish.key)
         if wait:
             self.ask("settled")
             time.sleep(SYNC_S)
@@ -172,17 +238,15 @@ class Connection:
 
     def register(self, what: Registered, wait: bool = False) -> None:
         """Tell the controller of work that the engine places; with `wait`, until that is written down."""
-        if self._registrar is None:
-            self._registrar = Registrar(self)
         if wait:
             self.ask("register", [what])
         else:
-            self._registrar.add(what)
+            self.tell("register", what)
 
     # -- from workers
 
     def report_started(self, task_id: str) -> None:
-        self.controller.started.remote([task_id])
+        self.tell("started", task_id)
 
     def work_id(self) -> bytes:
         """In a worker: the id of its actor, or of the task that runs or ran last."""
@@ -192,10 +256,10 @@ class Connection:
         return bytes(self.running.binary()) if self.running else b""
 
     def report_leaving(self, name: str) -> None:
-        ray.wait([self.controller.leaving.remote(self.node_id, name)], timeout=0.2)
+        wait([self.controller.leaving.remote(self.node_id, name)], timeout=0.2)
 
     def report_evicted(self, name: str) -> None:
-        ray.wait([self.controller.evicted.remote(self.work_id().hex(), self.node_id, name)], timeout=1.0)
+        wait([self.controller.evicted.remote(self.work_id().hex(), self.node_id, name)], timeout=1.0)
 
 
 class Deadlines:
@@ -213,7 +277,7 @@ class Deadlines:
         ask = replace(asked.ask(id, resources), deadline=due)
         from stead.ray.book import Timed  # only here: most workers never need it, and start sooner without
 
-        self._link.controller.watch.remote([Timed(id, kind, self._link.process, ask)])
+        self._link.tell("watch", Timed(id, kind, self._link.process, ask))
         with self._lock:
             self._due[id] = (due, kind, what)
             self._lock.notify()
@@ -246,37 +310,18 @@ class Deadlines:
                     self._due.pop(id, None)
 
 
-class Registrar:
-    """Tells the controller of work as it is submitted: what comes while one call is under way goes with the next."""
-
-    def __init__(self, link: Connection) -> None:
-        self._link = link
-        self._lock = threading.Condition()
-        self._waiting: list[Registered] = []
-        threading.Thread(target=self._run, name="stead-registrar", daemon=True).start()
-
-    def add(self, what: Registered) -> None:
-        with self._lock:
-            self._waiting.append(what)
-            self._lock.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._waiting:
-                    self._lock.wait()
-                batch, self._waiting = self._waiting, []
-            if self._link.is_over():
-                return
-            try:
-                self._link.controller.register.remote(batch)
-            except Exception:  # Ray is going down; what was submitted goes with it
-                if self._link.is_over():
-                    return
-                log.exception("stead could not register work; it is tried again")
-                with self._lock:
-                    self._waiting = batch + self._waiting
-                time.sleep(0.2)
+def _mind_controller(link: Connection) -> None:
+    """In a driver: somebody has to start a controller that was ended for good, and programs may be silent for long."""
+    pause = LOOK_S
+    while True:
+        time.sleep(pause * random.uniform(0.75, 1.25))
+        if link.is_over():
+            return
+        try:
+            pause = LOOK_S if link.mind_controller() else min(2 * pause, LOOK_MAX_S)
+        except Exception:  # Ray's control store restarts, or Ray is going down
+            pause = min(2 * pause, LOOK_MAX_S)
+            log.debug("could not look for the controller", exc_info=True)
 
 
 _connections: dict[int, Connection] = {}
@@ -298,7 +343,7 @@ def connection(core: Any = None) -> Connection:
 
 def find_or_start() -> Any:
     try:
-        return ray.get_actor(NAME, NAMESPACE)
+        return get_actor(NAME, NAMESPACE)
     except ValueError:
         return _start()
 
@@ -314,6 +359,7 @@ def _start() -> Any:
             lifetime="detached",
             get_if_exists=True,
             num_cpus=0,
+            scheduling_strategy="DEFAULT",  # not in the placement group of the work that happens to start it
             # The journal is on the head's disk, so the controller waits for a head that is away; a soft affinity to
             # the head's id let it start elsewhere.
             resources={HEAD: 0.001},
@@ -329,7 +375,7 @@ def _get(call: Any) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return ray.get(call)
+        return get(call)
     # In the event loop of an async actor ray.get would block the loop with a warning; a thread may wait quietly.
     result: list[Any] = []
     thread = threading.Thread(target=lambda: result.append(_caught(call)))
@@ -343,6 +389,6 @@ def _get(call: Any) -> Any:
 
 def _caught(call: Any) -> tuple[Any, BaseException | None]:
     try:
-        return ray.get(call), None
+        return get(call), None
     except BaseException as error:
         return None, error

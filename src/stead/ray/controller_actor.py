@@ -11,8 +11,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from stead.ray.answers import Answers
 from stead.ray.book import Book, GroupAsked, Registered, Timed
 from stead.ray.cluster import RayCluster
 from stead.ray.compile import Pass, Wish
-from stead.ray.desk import METHODS, RayDesk, is_called_again
+from stead.ray.desk import METHODS, RayDesk, called_again, is_called_again
 from stead.ray.environments import LABEL, LABELS_MAX
 from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
@@ -49,6 +51,7 @@ from stead.ray.page import FOLDER, Page, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
+from stead.ray.registrar import Message
 from stead.ray.tables import Status, Tables
 from stead.taints import TOLERATE_ALL, Effect
 
@@ -60,6 +63,9 @@ SETTINGS = Settings(patience=None)
 ANY = (TOLERATE_ALL,)
 SQUEEZERS = 3
 TIERS_MAX, TIER_NODES_MAX = 8, 128
+HEARD = frozenset({"register", "introduce", "watch", "started", "holds", "task_started", "task_done"})
+"""What `hear` takes: methods with a list of items."""
+
 log = logging.getLogger(__name__)
 
 
@@ -357,14 +363,30 @@ class ControllerActor(Answers):
                 if end.node == change.node and end.key in {each.key for each in change.untaints} - there:
                     self._book.forget_taint(end.node, end.key, end.effect)
 
-    def holds(self, node: str, digest: str) -> None:
-        """A worker says that a runtime environment exists on its node."""
-        known = self._engine.nodes.get(node)
-        key = f"{LABEL}{digest}"
-        if known is None or key in known.labels:
-            return
-        old = [each for each in known.labels if each.startswith(LABEL)]
-        self._submit(NodeLabelled(node, Labels({key: "true"}), tuple(old[: max(0, len(old) - LABELS_MAX + 1)])))
+    def hear(self, messages: Iterable[Message]) -> None:
+        """What processes tell without waiting for it, in order; what has to be kept is written down when this returns.
+        Any of it may come twice: its sender does not know whether a controller that died had heard it."""
+        for kind, many in groupby(messages, key=itemgetter(0)):
+            if kind not in HEARD:
+                raise Invalid(f"a controller cannot be told {kind!r}; stead is of another version there than here")
+            getattr(self, kind)([item for _, item in many])
+
+    def again(self, method: str, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """A call that the controller before this one was given too, and may have carried out."""
+        with called_again():
+            return getattr(self, method)(*given, **named)
+
+    def holds(self, said: Iterable[tuple[str, str]]) -> None:
+        """Workers say that a runtime environment exists on their node."""
+        for node, digest in said:
+            known = self._engine.nodes.get(node)
+            key = f"{LABEL}{digest}"
+            if known is not None and key not in known.labels:
+                old = [each for each in known.labels if each.startswith(LABEL)]
+                gone = tuple(old[: max(0, len(old) - LABELS_MAX + 1)])
+                with self._lock:
+                    self._changes.append(Change((NodeLabelled(node, Labels({key: "true"}), gone),)))
+        self._wake.set()
 
     def introduce(self, wishes: Iterable[Wish], for_group: bool = False) -> None:
         """Learn what submissions ask for; they do not wait for an answer, so it is written down first."""
@@ -402,11 +424,13 @@ class ControllerActor(Answers):
         """Take on work for which the engine chooses the node; written down when this returns."""
         self._placing.register(arrived)
 
-    def task_started(self, name: str, node: str) -> None:
-        self._placing.task_started(name, node)
+    def task_started(self, said: Iterable[tuple[str, str]]) -> None:
+        for name, node in said:
+            self._placing.task_started(name, node)
 
-    def task_done(self, name: str) -> None:
-        self._placing.task_done(name)
+    def task_done(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._placing.task_done(name)
 
     def register_group(self, asked: GroupAsked) -> None:
         """Take on a placement group; its passes stand everywhere when this returns."""

@@ -11,8 +11,8 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -33,7 +33,7 @@ from stead.operate.history import Replayed, replay_decision
 from stead.operate.snapshot import Known, Snapshot
 from stead.operate.views import Event, TaintEnd
 from stead.operate.what_if import Difference
-from stead.ray.attach import NAMESPACE, connection
+from stead.ray.attach import NAMESPACE, NoController, connection
 from stead.ray.cluster import in_use, real_amounts, static_labels
 from stead.ray.gcs import ControlStore, TaskRow
 from stead.ray.page import PREFIX, TICKET
@@ -294,8 +294,23 @@ def _kind_of(resources: Mapping[str, float]) -> Kind:
     return (*names, *sorted(item for item in resources.items() if not item[0].startswith(PREFIX)))
 
 
+_calls = threading.local()
+
+
+@contextmanager
+def called_again() -> Iterator[None]:
+    """For a call that a program makes once more, because the controller it asked before is gone for good."""
+    _calls.is_again = True
+    try:
+        yield
+    finally:
+        _calls.is_again = False
+
+
 def is_called_again() -> bool:
-    """Whether Ray makes this call once more, because a controller died on it: it may have been carried out."""
+    """Whether this call is made once more, because a controller died on it: it may have been carried out."""
+    if getattr(_calls, "is_again", False):
+        return True
     return bool(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())
 
 
@@ -307,7 +322,7 @@ class _RemoteDesk:
         def asked(*given: Any) -> Any:
             try:
                 return connection().ask("desk", what, given)
-            except ray.exceptions.RayError as error:
+            except (NoController, ray.exceptions.RayError) as error:
                 first = str(error).strip().partition("\n")[0]
                 raise Unanswered(f"the controller of the cluster did not answer ({first}); try again") from None
 

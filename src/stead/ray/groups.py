@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup
 
 from stead.engine.decisions import GroupPlaced
 from stead.engine.facts import AskLost, AskRunning, Fact, GroupEnded, GroupSubmitted
@@ -22,7 +21,7 @@ from stead.ray.book import Book, GroupAsked
 from stead.ray.compile import Pass
 from stead.ray.gcs import ControlStore, GroupSpec
 from stead.ray.page import ONE, PREFIX
-from stead.ray.tables import Status, Tables
+from stead.ray.tables import Status, Tables, handle
 from stead.resources import UNIT, Resources
 
 LOOK_S, SHOWN_S, LEAVES_S = 1.0, 5.0, 10.0
@@ -58,6 +57,8 @@ class Groups:
     # -- what people ask for
 
     def register(self, asked: GroupAsked) -> None:
+        if asked.group.id in self.lives:
+            return  # a controller that died before it answered had written it down
         if asked.name:
             known = {id: life.asked.name for id, life in self.lives.items() if id != asked.group.id}
             named = {*known.values(), *self._tables.groups()}
@@ -279,10 +280,6 @@ def _spec(asked: GroupAsked, alternative: int, name_of: Callable[[Pass], str]) -
         asked.actor,
         asked.detached,
     )
-
-
-def handle(id: str) -> Any:
-    return PlacementGroup(ray.PlacementGroupID.from_hex(id))
 
 
 def bundle(resources: Resources) -> dict[str, float]:

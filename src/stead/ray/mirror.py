@@ -25,7 +25,7 @@ from stead.labelling import IDENTITY_KEYS, Requirement, Selector
 from stead.ray.cluster import real_amounts
 from stead.ray.compile import Pass
 from stead.ray.page import read_name
-from stead.ray.tables import NodeRow, PendingRow, Status
+from stead.ray.tables import NodeRow, PendingRow, Status, handle
 from stead.resources import UNIT
 
 WANTED_MAX = 64
@@ -179,6 +179,6 @@ class WantedGroups:
 
     def _remove_left_over(self) -> None:
         """Of a controller before this one, that was killed."""
-        for row in (ray.util.placement_group_table() or {}).values():
+        for id, row in (ray.util.placement_group_table() or {}).items():
             if row["name"].startswith(f"{self.NAME}/") and row["state"] != "REMOVED":
-                ray.util.remove_placement_group(ray.util.get_placement_group(row["name"]))
+                ray.util.remove_placement_group(handle(id))

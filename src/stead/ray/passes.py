@@ -19,7 +19,7 @@ import ray
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants, Outcome
 from stead.ray.page import BOTH, ONE, PREFIX, SYNC_S, TIMED, pass_name, read_name
-from stead.ray.tables import Status
+from stead.ray.tables import Status, handle
 
 FULL = 100_000.0
 """What an open pass is granted: at `ONE` each it never runs out, and Ray's sums stay exact."""
@@ -368,8 +368,7 @@ class GroupPlugs:
         for name, row in groups().items():
             if name.startswith(self.NAME):
                 _, node_id, pass_held = name.split("/", 2)
-                self._groups[node_id, pass_held] = ray.util.get_placement_group(name)
-                assert row["name"] == name
+                self._groups[node_id, pass_held] = handle(row["id"])
 
     def add(self, places: Iterable[tuple[str, str]]) -> None:
         missing = list(places)

@@ -23,10 +23,10 @@ from stead.ray.compile import ALONE
 from stead.ray.decided import Decided
 from stead.ray.gcs import ControlStore, NewsOfActors
 from stead.ray.grants import Grants
-from stead.ray.groups import Groups, handle
+from stead.ray.groups import Groups
 from stead.ray.page import pass_name, read_name
 from stead.ray.passes import Passes
-from stead.ray.tables import Status, Tables
+from stead.ray.tables import Status, Tables, handle
 from stead.ray.tickets import Tickets
 from stead.resources import Resources
 

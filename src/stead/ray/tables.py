@@ -109,13 +109,19 @@ class Tables:
 
     def group(self, id: str) -> Mapping[str, Any]:
         """One placement group as Ray tells it; empty if Ray knows none of this id."""
-        found = ray.util.placement_group_table(PlacementGroup(ray.PlacementGroupID.from_hex(id)))
+        found = ray.util.placement_group_table(handle(id))
         return found or {}
 
     def groups(self) -> dict[str, Mapping[str, Any]]:
         """Every placement group that is not removed, by name or else id, as Ray tells it."""
         found = ray.util.placement_group_table() or {}
         return {row["name"] or id: {**row, "id": id} for id, row in found.items() if row["state"] != "REMOVED"}
+
+
+def handle(id: str) -> Any:
+    """A placement group by its id. By a name Ray finds only groups of the caller's namespace, and a controller runs in
+    the namespace of whichever program happened to start it."""
+    return PlacementGroup(ray.PlacementGroupID.from_hex(id))
 
 
 def _accessor() -> Any:

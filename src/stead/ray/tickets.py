@@ -25,7 +25,7 @@ import ray
 
 from stead.ray.grants import Grants, Outcome
 from stead.ray.page import BOTH, ONE, SYNC_S, TICKET
-from stead.ray.tables import Status
+from stead.ray.tables import Status, handle
 
 SETTLES_S = 10.0
 REVOKE_S = 1
@@ -68,7 +68,7 @@ class Tickets:
     def recover(self, status: Status) -> None:
         """After a restart: where grants and plugs of known tickets stand; what belongs to nobody is taken away."""
         for node_id, name, row in self._old_plugs:
-            group = ray.util.get_placement_group(row["name"])
+            group = handle(row["id"])
             if name in self.by_name and row["state"] == "CREATED":
                 self.by_name[name].plugs[node_id] = group
             else:

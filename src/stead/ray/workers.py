@@ -58,7 +58,7 @@ class _Executed:
                 link.report_started(link.running.hex())
             for name in held:
                 if name.startswith(TICKET):
-                    link.controller.task_started.remote(name, link.node_id)
+                    link.tell("task_started", (name, link.node_id))
         return self._function
 
     @property
@@ -66,7 +66,7 @@ class _Executed:
         with contextlib.suppress(Exception):
             for name in self._worker.core_worker.resource_ids():
                 if name.startswith(TICKET):
-                    connection(self._worker.core_worker).controller.task_done.remote(name)
+                    connection(self._worker.core_worker).tell("task_done", name)
         if not _must_leave(self._worker):
             return int(self._max_calls)
         # Ray counts calls if this is not 0, and lets the worker leave when it is then just as many as were counted.
@@ -108,7 +108,7 @@ def _obey_evictions(worker: Any) -> None:
             if work != (work := link.work_id()):
                 began = time.time()
             if digest and work:
-                link.controller.holds.remote(link.node_id, digest)
+                link.tell("holds", (link.node_id, digest))
                 digest = None
             due = link.page().evict.get(link.node_id)
             if due:
