@@ -16,6 +16,7 @@ from typing import Any
 import ray
 import ray.util.state
 
+import stead
 from stead.asks import Ask, Choice, Group, Strategy
 from stead.engine import Engine
 from stead.engine.explain import Explanation
@@ -30,7 +31,7 @@ from stead.ray.compile import Pass, Wish
 from stead.ray.decided import NOWHERE, named_by
 from stead.ray.gcs import TaskRow
 from stead.ray.grants import Grants
-from stead.ray.page import read_name
+from stead.ray.page import PROTOCOL, read_name
 from stead.ray.passes import Passes
 from stead.ray.placing import Placing
 from stead.ray.tables import ActorRow, PendingRow, Status, Tables
@@ -56,8 +57,11 @@ class Answers:
     _placing: Placing
 
     def hello(self) -> dict[str, Any]:
+        """Who answers here: whether this program and the controller understand each other is the program's to say."""
         return {
             "pid": os.getpid(),
+            "stead": stead.__version__,
+            "protocol": PROTOCOL,
             "grants": self._grants is not None,
             "ray": ray.__version__,
             "policy": self._policy(),

@@ -16,6 +16,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
+import stead
 from stead.arguments import labels_of, parse_effect, taints_of
 from stead.asks import Ask, PolicyName
 from stead.engine.explain import Explanation
@@ -30,6 +31,7 @@ from stead.ray.attach import Remembered, connection
 from stead.ray.compile import route
 from stead.ray.desk import remote_desk
 from stead.ray.hooks import with_setup
+from stead.ray.page import PROTOCOL
 from stead.ray.placement import placement_group as placement_group
 from stead.ray.placement import remove_placement_group as remove_placement_group
 from stead.ray.remote import remote as remote
@@ -76,6 +78,11 @@ def init(address: str | None = None, *, policy: str | PolicyName | None = None, 
         )
     link = connection()
     found = link.ask("hello")
+    if found["protocol"] != PROTOCOL:
+        raise Unsupported(
+            f"this program has stead {stead.__version__}, which does not understand the cluster's controller, "
+            f"stead {found['stead']}; install stead {found['stead']} here"
+        )
     if not found["grants"]:
         warnings.warn(grants.WEAKER, UserWarning, stacklevel=2)
     if chosen is not None:

@@ -20,7 +20,8 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ import ray
 
 from stead.errors import Invalid
 from stead.ray.compile import Route, Wish
-from stead.ray.page import SYNC_S, Page, Reader, folder_of
+from stead.ray.page import SYNC_S, AskedPage, NoPage, Page, Reader, Unreadable, folder_of
 from stead.ray.registrar import Message, Registrar
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ log = logging.getLogger(__name__)
 NAME, NAMESPACE = "stead-controller", "stead"
 HEAD = "node:__internal_head__"
 """What Ray gives to the head of a cluster and to no other node."""
+
+PAGE_S = 2.0
+"""How long a submission waits for a page that it has to ask for."""
 
 ANSWERS_S = 60.0
 """How long a call goes on looking for a controller that is not dead."""
@@ -75,10 +79,11 @@ class Connection:
         self.node_id: str = core.get_current_node_id().hex()
         self.process = uuid.uuid4().hex
         self._reader = Reader(folder_of(worker.node.get_session_dir_path(), self.node_id))
-        self.page: Callable[[], Page] = self._reader.page
+        self._asked_page: AskedPage | None = None
+        self._page_call: Any = None
         self.running: Any = None  # in a worker: the id of its task
         self._controller: Any = None
-        self._lock = threading.Lock()
+        self._lock, self._page_lock = threading.Lock(), threading.Lock()
         self._introduced: dict[str, float] = {}
         self._pins: dict[tuple[int, str, str], str] = {}
         self._tasks: OrderedDict[bytes, Remembered] = OrderedDict()
@@ -96,6 +101,44 @@ class Connection:
     @property
     def job(self) -> str:
         return str(self.core.get_current_job_id().hex())
+
+    # -- the page
+
+    def page(self) -> Page:
+        """The page that stands. Raises `NoPage` where it can neither be read nor asked for."""
+        asked = self._asked_page
+        if asked is None or not asked.is_needed:
+            try:
+                return self._reader.page()
+            except Unreadable as error:
+                asked = self._ask_for_pages(error)
+        return asked.page()
+
+    def _ask_for_pages(self, why: Unreadable) -> AskedPage:
+        with self._page_lock:
+            if self._asked_page is None or not self._asked_page.is_needed:
+                self._asked_page = AskedPage(self._reader, why, self._page_text, self.is_over)
+            return self._asked_page
+
+    def _page_text(self) -> str:
+        if self._page_call is None:
+            self._page_call = get_actor(NAME, NAMESPACE).page_text.options(max_task_retries=0).remote()
+        call = self._page_call
+        try:
+            return str(_get(call, PAGE_S))
+        except ray.exceptions.GetTimeoutError:
+            call = None  # it may still be answered, so no other one is sent
+            raise
+        finally:
+            if call is not None:
+                self._page_call = None
+
+    def policy(self) -> str:
+        """The cluster's default policy; "" also where nobody can tell."""
+        try:
+            return self.page().policy
+        except NoPage:
+            return ""
 
     # -- the controller
 
@@ -115,8 +158,9 @@ class Connection:
 
     def mind_controller(self) -> bool:
         """Start the controller again where there was one and is none; returns whether there was no need to."""
-        if self._controller is None and not self.page().count:
-            return True  # none was ever started, as far as this node knows
+        with suppress(NoPage):
+            if self._controller is None and not self.page().count:
+                return True  # none was ever started, as far as this node knows
         try:
             found = get_actor(NAME, NAMESPACE)
         except ValueError:
@@ -371,14 +415,14 @@ def _start() -> Any:
     )
 
 
-def _get(call: Any) -> Any:
+def _get(call: Any, timeout: float | None = None) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return get(call)
+        return get(call, timeout=timeout)
     # In the event loop of an async actor ray.get would block the loop with a warning; a thread may wait quietly.
     result: list[Any] = []
-    thread = threading.Thread(target=lambda: result.append(_caught(call)))
+    thread = threading.Thread(target=lambda: result.append(_caught(call, timeout)))
     thread.start()
     thread.join()
     value, error = result[0]
@@ -387,8 +431,8 @@ def _get(call: Any) -> Any:
     return value
 
 
-def _caught(call: Any) -> tuple[Any, BaseException | None]:
+def _caught(call: Any, timeout: float | None) -> tuple[Any, BaseException | None]:
     try:
-        return get(call), None
+        return get(call, timeout=timeout), None
     except BaseException as error:
         return None, error

@@ -47,7 +47,7 @@ from stead.ray.environments import LABEL, LABELS_MAX
 from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
-from stead.ray.page import FOLDER, Page, read_name
+from stead.ray.page import Page, open_folder, private, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
@@ -124,10 +124,9 @@ class ControllerActor(Answers):
         worker = ray._private.worker.global_worker
         self._tables = Tables(worker.gcs_client.address)
         session = Path(worker.node.get_session_dir_path())
-        folder = session / FOLDER
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        journal = Journal.open(folder / "journal.sqlite", SETTINGS)
-        self._book = Book(folder / "book.sqlite")
+        folder = open_folder(session)
+        journal = Journal.open(private(folder / "journal.sqlite"), SETTINGS)
+        self._book = Book(private(folder / "book.sqlite"))
         self._placing = Placing(worker.gcs_client.address, self._book, self._tables, self._wake.set)
         self._cluster = RayCluster(self._placing)
         self._controller = Controller.resumed(self._cluster, journal)
@@ -215,6 +214,10 @@ class ControllerActor(Answers):
                 self._book.keep_pass(issued.rule, issued.current)
 
     # -- the page
+
+    def page_text(self) -> str:
+        """The page that stands, for a process that cannot read its node's."""
+        return self._page.text()
 
     def _announce(self, away: dict[str, list[str]]) -> None:
         self._write_down_passes()

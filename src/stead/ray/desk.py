@@ -36,7 +36,7 @@ from stead.operate.what_if import Difference
 from stead.ray.attach import NAMESPACE, NoController, connection
 from stead.ray.cluster import in_use, real_amounts, static_labels
 from stead.ray.gcs import ControlStore, TaskRow
-from stead.ray.page import PREFIX, TICKET
+from stead.ray.page import PREFIX, TICKET, private
 from stead.ray.placing import Placing
 from stead.ray.tables import ActorRow, PendingRow, Status, Tables
 
@@ -75,7 +75,7 @@ class RayDesk(LocalDesk):
     """Inside the controller. Its audit is beside the journal."""
 
     def __init__(self, controller: Within, folder: Path, address: str) -> None:
-        super().__init__(Audit(folder / "audit.sqlite"))
+        super().__init__(Audit(private(folder / "audit.sqlite")))
         self._controller, self._folder, self._title = controller, folder, address
         self._store = ControlStore(address)
         self._looking = threading.Lock()

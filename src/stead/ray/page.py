@@ -3,16 +3,31 @@
 Rule: one writer, many readers, no answer needed. A page is a folder with a counter of eight bytes, which readers
 map into memory (reading it costs about 100 ns), and one file of JSON per count. The file is complete before the
 counter moves, so whoever sees a count can read what belongs to it, and a process that hangs holds up nobody.
+
+Every user of the machine may read pages, because programs of several users share a cluster; only the owner writes
+them. Beside them is what only the controller may read (journal, book, audit), in a folder that others can traverse but
+not list. A reader ignores fields that it does not know: the controller may be newer.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Self
+
+from stead.errors import Invalid
+
+PROTOCOL = 1
+"""Changes when a program and a controller with different numbers would misunderstand each other: what messages and
+pages mean, not what is in them."""
 
 FOLDER = "stead"
 KEPT = 8
@@ -34,8 +49,22 @@ BOTH = 2 * ONE
 """What an actor asks of a pass to be placed; it then holds `ONE`. So what it leaves behind on a node that the pass was
 withdrawn from is not enough for it to start there again. Also what is left there, plugged, to keep it feasible."""
 
+REFRESH_S = 1.0
+"""How often the controller is asked for the page by a process that cannot read it."""
+
 SYNC_S = 0.15
 """How long raylets take to hear of each other's amounts: a period of Ray's sync, and a half. It gives no sign of it."""
+
+
+log = logging.getLogger(__name__)
+
+
+class NoPage(Invalid):
+    """The page of this node cannot be read, and the controller cannot be asked for it."""
+
+
+class Unreadable(Exception):
+    """A page is there and cannot be read; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +72,7 @@ class Page:
     """What the controller tells every process."""
 
     count: int = 0
+    protocol: int = PROTOCOL
     bound: bool = False  # plain work carries the plain pass too, also where only stead.init was called
     grants: bool = True  # False: this Ray has no grants, so `only` names nodes instead
     policy: str = ""  # how nodes are chosen for work that does not say it; "" leaves it to Ray
@@ -59,6 +89,24 @@ class Page:
     def name(self, key: str) -> str:
         """The resource name that new submissions under a pass carry."""
         return pass_name(key, self.generations.get(key, 0))
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """A page as it was written, perhaps by a newer controller."""
+        try:
+            found = dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise Unreadable(f"it is not a page: {error}") from None
+        if found.get("protocol") != PROTOCOL:
+            raise Unreadable(
+                f"the cluster's controller has protocol {found.get('protocol')} and this program has {PROTOCOL}; "
+                "install the same version of stead on both"
+            )
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in known})
 
 
 def pass_name(key: str, generation: int) -> str:
@@ -77,29 +125,49 @@ def folder_of(session_dir: str | Path, node_id: str) -> Path:
     return Path(session_dir) / FOLDER / node_id
 
 
+def open_folder(session_dir: str | Path) -> Path:
+    """The folder that pages and private files are in: made if need be, and traversable for others."""
+    folder = Path(session_dir) / FOLDER
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    folder.chmod(0o711)
+    return folder
+
+
+def private(path: Path) -> Path:
+    """A file that only its owner may read and write; SQLite gives the files beside it the same mode."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    return path
+
+
 class Writer:
     """Writes the page of one node."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        open_folder(folder.parent.parent)
+        folder.mkdir(mode=0o755, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask says
         self._counter = folder / "count"
+        with suppress(FileNotFoundError):
+            self._counter.chmod(0o644)
 
     def write(self, page: Page) -> None:
-        text = json.dumps(asdict(page), separators=(",", ":"))
-        unfinished = self.folder / "unfinished"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self.folder / f"{page.count}.json")
+        self._put(page.text().encode(), self.folder / f"{page.count}.json")
         if self._counter.exists():
             with self._counter.open("r+b", buffering=0) as counter:
                 counter.write(page.count.to_bytes(8, "little"))
         else:
-            unfinished.write_bytes(page.count.to_bytes(8, "little"))
-            unfinished.replace(self._counter)
+            self._put(page.count.to_bytes(8, "little"), self._counter)
         for old in self.folder.glob("*.json"):
             if old.stem.isdigit() and int(old.stem) <= page.count - KEPT:
                 old.unlink(missing_ok=True)
+
+    def _put(self, content: bytes, path: Path) -> None:
+        unfinished = self.folder / "unfinished"
+        unfinished.write_bytes(content)
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
 
     @property
     def count(self) -> int:
@@ -111,7 +179,8 @@ class Writer:
 
 
 class Reader:
-    """Reads the page of this process's node; `page()` costs next to nothing while it does not change."""
+    """Reads the page of this process's node; `page()` costs next to nothing while it does not change. Before the first
+    page it is an empty one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -134,8 +203,12 @@ class Reader:
             number = os.open(self.folder / "count", os.O_RDONLY)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise Unreadable(str(error)) from None
         try:
             self._counter = mmap.mmap(number, 8, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise Unreadable(str(error)) from None
         finally:
             os.close(number)
         return self._counter
@@ -143,10 +216,62 @@ class Reader:
     def _load(self, count: int) -> Page:
         while True:
             try:
-                return Page(**json.loads((self.folder / f"{count}.json").read_text(encoding="utf-8")))
-            except FileNotFoundError:  # so old that it is gone: there is a newer one
+                return Page.of((self.folder / f"{count}.json").read_text(encoding="utf-8"))
+            except FileNotFoundError as error:  # so old that it is gone: there is a newer one
                 assert self._counter is not None
                 newer = int.from_bytes(self._counter[:8], "little")
                 if newer == count:
-                    raise
+                    raise Unreadable(str(error)) from None
                 count = newer
+            except (OSError, UnicodeDecodeError) as error:
+                raise Unreadable(str(error)) from None
+
+
+class AskedPage:
+    """The page for a process that cannot read its node's: the controller is asked for it, about once a second.
+
+    The last answer holds until there is a newer one: what it names is still granted, so Ray still enforces it. Without
+    any answer there is no page, and whoever needs one is told so.
+    """
+
+    def __init__(self, reader: Reader, why: Unreadable, ask: Callable[[], str], is_over: Callable[[], bool]) -> None:
+        self._reader, self._ask, self._is_over = reader, ask, is_over
+        self._page: Page | None = None
+        self._unread = f"the page of this node cannot be read ({why})"
+        self._why, self.is_needed = self._unread, True
+        if self._refresh():
+            log.warning(
+                "stead cannot read the page of this node (%s), so it asks the controller every second; a taint reaches "
+                "this program up to a second later",
+                why,
+            )
+        else:
+            log.warning(
+                "stead does not bind this program, because %s. Work that asks nothing of stead goes to Ray as it is: "
+                "taints, drained nodes, labels set at run time and the cluster's policy are not enforced for it",
+                self._why,
+            )
+        threading.Thread(target=self._run, name="stead-page", daemon=True).start()
+
+    def page(self) -> Page:
+        if self._page is None:
+            raise NoPage(f"stead cannot tell which nodes this work may use: {self._why}")
+        return self._page
+
+    def _refresh(self) -> bool:
+        try:
+            self._page = Page.of(self._ask())
+        except Exception as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._why = f"{self._unread} and the controller did not tell it ({first})"
+            return False
+        return True
+
+    def _run(self) -> None:
+        while self.is_needed and not self._is_over():
+            time.sleep(REFRESH_S)
+            with suppress(Unreadable):
+                self._reader.page()
+                self.is_needed = False
+                return
+            self._refresh()

@@ -34,7 +34,7 @@ from stead.ray.attach import Connection, connection
 from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
-from stead.ray.page import BOTH, ONE, PREFIX, TIMED, Page, read_name
+from stead.ray.page import BOTH, ONE, PREFIX, TIMED, NoPage, Page, read_name
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
@@ -156,7 +156,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         asked = said.route if isinstance(said, Marked) else None
         resources, strategy = given[at_resources], given[at_strategy]
         link = connection(core)
-        asked = by_default(asked, link.page().policy, strategy)
+        asked = by_default(asked, link.policy(), strategy)
         if asked is not None and asked.is_decided:
             piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
             args = list(given)
@@ -164,7 +164,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
             refs = plain(core, *args)
             piece.task_submitted(refs, resources)
             return refs
-        admitted = _admit_all(link, asked, resources, strategy)
+        admitted = _admit_all(link, asked, resources, strategy, said)
         if admitted is not None:
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = admitted
@@ -195,7 +195,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         resources = given[at_resources]
         before = set(resources)
         link = connection(core)
-        asked = by_default(asked, link.page().policy, named.get("scheduling_strategy"))
+        asked = by_default(asked, link.policy(), named.get("scheduling_strategy"))
         if asked is not None and asked.is_decided:
             strategy = named.get("scheduling_strategy")
             piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
@@ -203,7 +203,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
             actor_id = plain(core, *given, **named)
             piece.actor_created(actor_id, detached=given[at_detached])
             return actor_id
-        admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"))
+        admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"), said)
         if admitted is not None:
             added = {name: BOTH if read_name(name) else resources[name] for name in resources.keys() - before}
             if added:
@@ -231,7 +231,7 @@ def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
         for bundle, selector in zip(args[at_bundles], labels, strict=True):
             bundle = dict(bundle)
             asked = route({"label_selector": selector, "tolerations": tolerated}) if selector or tolerated else None
-            admitted = admit(link, asked, bundle, None, group=True)
+            admitted = _admit_all(link, asked, bundle, None, group=True)
             bundles.append(bundle)
             selectors.append(dict(asked.label_selector) if asked is not None and admitted is not None else selector)
         args[at_bundles] = bundles
@@ -322,11 +322,22 @@ def _tolerated(link: Connection, asked: Route, resources: Mapping[str, float]) -
 
 
 def _admit_all(
-    link: Connection, asked: Route | None, resources: MutableMapping[str, float], strategy: Any
+    link: Connection,
+    asked: Route | None,
+    resources: MutableMapping[str, float],
+    strategy: Any,
+    said: Any = None,
+    group: bool = False,
 ) -> tuple[Any, Any, Any] | None:
     """As `admit`; but trouble of stead's own does not fail work that asked nothing of it."""
     try:
-        return admit(link, asked, resources, strategy)
+        return admit(link, asked, resources, strategy, group=group)
+    except NoPage:  # the process was warned once
+        if asked is None:
+            return None
+        if not isinstance(said, Marked) or not _is_rays_own(said):
+            raise
+        return _as_written(said, strategy)
     except Invalid:
         raise
     except Exception:
@@ -334,6 +345,13 @@ def _admit_all(
             raise
         log.exception("stead could not give a submission its pass, so it goes without")
         return None
+
+
+def _is_rays_own(said: Marked) -> bool:
+    """Whether all that was asked for are options of Ray's own."""
+    asked, strategy = said.route, said.written.get("scheduling_strategy")
+    more = asked.wish.admits.tolerations or asked.prefers or asked.per_node or asked.deadline_s is not None
+    return not more and not asked.is_decided and (strategy is None or strategy is asked.strategy)
 
 
 def _node_id(said: str) -> str:
