@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from stead import journal as journals
 from stead import solver
 from stead.asks import Ask, Group
+from stead.codec import dumps
 from stead.controller import Controller
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
-from stead.errors import Invalid
-from stead.journal import Journal, Superseded
+from stead.errors import Invalid, Unwritable
+from stead.journal import Journal, Superseded, replay
 from stead.labelling import NODE_ID, Requirement, Selector
 from stead.node import Node
 from stead.taints import Effect, Taint
@@ -138,6 +140,100 @@ def test_nothing_is_bound_when_writing_fails(tmp_path: Path) -> None:
     ):
         Controller(cluster, Engine(), journal).step()
     assert cluster.commands == []
+
+
+def full(journal: Journal, is_full: bool = True) -> None:
+    """A disk without, or again with, room: SQLite itself then refuses to write."""
+    pages = journal._connection.execute("PRAGMA page_count").fetchone()[0] if is_full else 1 << 30
+    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_step_that_cannot_be_written_did_not_happen_and_is_taken_when_there_is_room(tmp_path: Path) -> None:
+    cluster = Recorder()
+    with Journal.open(tmp_path / "j") as journal:
+        controller = Controller(cluster, Engine(), journal)
+        cluster.coming = [NODE, AskSubmitted(Ask.of("first", {"CPU": 1}))]
+        controller.step()
+        full(journal)
+        cluster.time, cluster.commands = 1.0, []
+        cluster.coming = [AskSubmitted(Ask.of(f"x-{n}", {"CPU": 1}, labels={"a": "b" * 60})) for n in range(40)]
+        cluster.coming.append(NodeTainted("n", Taint("out", "", Effect.NO_EXECUTE)))
+        for _ in range(2):
+            with pytest.raises(Unwritable, match="cannot be written: database or disk is full"):
+                controller.step()
+            assert controller.has_failed
+            assert cluster.commands == []
+            assert controller.engine.placed == {"first": "n"}
+            assert controller.engine.waiting == ()
+            assert controller.engine.nodes["n"].taints == ()
+        full(journal, False)
+        cluster.time = 2.0
+        controller.step()
+        assert not controller.has_failed
+        assert cluster.commands[0] == "evict first"
+        assert len(controller.engine.waiting) == 40
+        assert dumps(replay(journal).checkpoint()) == dumps(controller.engine.checkpoint())
+
+
+def test_what_could_not_be_written_can_be_taken_back(tmp_path: Path) -> None:
+    cluster = Recorder()
+    with Journal.open(tmp_path / "j") as journal:
+        controller = Controller(cluster, Engine(), journal)
+        full(journal)
+        taint = NodeTainted("n", Taint("mine", "v" * 50))
+        large = NodeJoined(Node.of("large", {"CPU": 1}, {f"k{n}": "v" * 60 for n in range(80)}))
+        cluster.coming = [NODE, large, taint]
+        with pytest.raises(Unwritable):
+            controller.step()
+        assert controller.take_back(taint)
+        assert not controller.take_back(taint)
+        full(journal, False)
+        controller.step()
+        assert controller.engine.nodes["n"].taints == ()
+        assert list(controller.engine.nodes) == ["n", "large"]
+
+
+def test_a_step_that_the_engine_cannot_decide_did_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Recorder()
+    with Journal.open(tmp_path / "j") as journal:
+        controller = Controller(cluster, Engine(), journal)
+        cluster.coming = [NODE]
+        controller.step()
+        cluster.coming = [AskSubmitted(Ask.of("a", {"CPU": 1}))]
+        with monkeypatch.context() as broken:
+            broken.setattr(Engine, "decide", lambda _: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                controller.step()
+        assert controller.engine.waiting == ()
+        assert dumps(controller.engine.checkpoint()) == dumps(replay(journal).checkpoint())
+
+
+def test_after_a_restart_replay_goes_on_with_the_engine_that_was_recovered(tmp_path: Path) -> None:
+    cluster = Recorder()
+    settings = Settings(seed=5)
+    random = [AskSubmitted(Ask.of(f"x-{n}", {"CPU": 1}, policy="random")) for n in range(9)]
+    nodes: list[Fact] = [NodeJoined(Node.of(f"n{n}", {"CPU": 2})) for n in range(4)]
+    with Journal.open(tmp_path / "j", settings) as journal:
+        cluster.coming = [*nodes, *random[:3]]
+        Controller(cluster, Engine(settings), journal).step()
+    for some in (random[3:6], random[6:]):
+        with Journal.open(tmp_path / "j") as journal:
+            controller = Controller.resumed(cluster, journal)
+            cluster.coming = list(some)
+            controller.step()
+            assert dumps(replay(journal).checkpoint()) == dumps(controller.engine.checkpoint())
+
+
+def test_a_checkpoint_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "CHECKPOINT_STEPS", 3)
+    cluster = Recorder()
+    with Journal.open(tmp_path / "j") as journal:
+        controller = Controller(cluster, Engine(), journal)
+        for number in range(7):
+            cluster.time, cluster.coming = float(number), [NODE]
+            controller.step()
+        assert journal.newest_checkpoint == 6
+        assert journal.checkpoint_before(6) == 3
 
 
 def test_after_a_crash_the_last_step_is_carried_out_again(tmp_path: Path) -> None:

@@ -1,19 +1,21 @@
 """The one loop: a cluster's facts -> the engine -> commands to the cluster.
 
-Rule: the controller contains no scheduling rule and knows no cluster. What it does is written to the
-journal before it is done, so after a crash the journal says everything that may have happened.
+Rule: the controller contains no scheduling rule and knows no cluster. What it does is written to the journal before it
+is done, so after a crash the journal says everything that may have happened. A step that cannot be written did not
+happen: nothing is carried out, and the engine is again as the journal has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from stead.engine import Engine
 from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import ClockAdvanced, Fact
-from stead.errors import Invalid
-from stead.journal import Journal, replay
+from stead.errors import Invalid, Unwritable
+from stead.journal import Journal, recover
 
 
 class Cluster(Protocol):
@@ -56,6 +58,10 @@ class Controller:
         self.cluster = cluster
         self.engine = engine
         self.journal = journal
+        self.has_failed = False
+        """Whether the last step was not taken: the engine could not decide it, or the journal could not be written."""
+        self._is_ahead = False
+        self._unwritten: list[Fact] = []
 
     @classmethod
     def resumed(cls, cluster: Cluster, journal: Journal) -> Controller:
@@ -63,30 +69,73 @@ class Controller:
 
         The last step was written but perhaps not carried out, so it is carried out (again).
         """
-        controller = cls(cluster, replay(journal), journal)
+        controller = cls(cluster, recover(journal), journal)
         last = journal.last()
+        if last is not None:
+            journal.keep(controller.engine.checkpoint())  # from here on, replay goes on with this engine
         for decision in last.decisions if last else ():
             controller._carry_out(decision)
         return controller
 
     def step(self) -> list[Decision]:
-        """Once around: hear, decide, write down, act. Cheap when nothing happened."""
+        """Once around: hear, decide, write down, act. Cheap when nothing happened.
+
+        If the journal cannot be written, the facts are kept and heard again by the next step.
+        """
+        if self._is_ahead:
+            self._go_back()
         now, facts = self.cluster.now(), list(self.cluster.facts())
         if not facts and not self._is_due(now):
             return []
-        facts.insert(0, ClockAdvanced(now))
-        self.engine.apply(*facts)
-        decisions = self.engine.decide()
-        if self.journal is not None:
-            self.journal.append(facts, decisions)
+        facts = [*self._unwritten, ClockAdvanced(now), *facts]
+        decisions = self._decide(facts)
         for decision in decisions:
             self._carry_out(decision)
+        if self.journal is not None and self.journal.is_checkpoint_due:
+            with suppress(Unwritable):  # the step itself is written; the next one tries again
+                self.journal.keep(self.engine.checkpoint())
         return decisions
+
+    def _decide(self, facts: list[Fact]) -> list[Decision]:
+        """Decide, and write it down; or be as before."""
+        self._unwritten = []
+        try:
+            self.engine.apply(*facts)
+            decisions = self.engine.decide()
+            if self.journal is not None:
+                self.journal.append(facts, decisions)
+        except BaseException as error:
+            if isinstance(error, Unwritable):
+                self._unwritten = facts
+            self.has_failed = self._is_ahead = True
+            self._go_back()
+            raise
+        self.has_failed = False
+        return decisions
+
+    def _go_back(self) -> None:
+        """Make the engine again what the journal says; without a journal there is no way back."""
+        if self.journal is not None:
+            self.engine.become(recover(self.journal))
+        self._is_ahead = False
+
+    def take_back(self, *facts: Fact) -> bool:
+        """Forget facts that could not be written, because whoever told them was told so. False: they are written."""
+        if not all(fact in self._unwritten for fact in facts):
+            return False
+        for fact in facts:
+            self._unwritten.remove(fact)
+        return True
 
     def _is_due(self, now: float) -> bool:
         """Whether time alone could change a decision by now: a deadline, an eviction, patience at its end."""
-        moment = self.engine.next_moment
+        moment = self.next_moment
         return moment is not None and moment <= now
+
+    @property
+    def next_moment(self) -> float | None:
+        """When the next step is due, if nothing happens before; None if it then never is."""
+        return self.engine.now if self._unwritten else self.engine.next_moment
 
     def _carry_out(self, decision: Decision) -> None:
         match decision:

@@ -21,6 +21,10 @@ class Unsupported(Invalid):
     """The input is well formed, but asks for something this build of stead cannot do."""
 
 
+class Unwritable(Invalid):
+    """Nothing can be written now: the disk is full, or fails for another reason that may pass. Nothing was changed."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'zone'?)`` when `word` is close to a known one, else the empty string."""
     by_folded = {name.lower().replace("_", "-"): name for name in sorted(known)}

@@ -1,36 +1,51 @@
-"""Facts and decisions on disk, and the replay that proves them.
+"""Facts and decisions on disk, checkpoints of the engine beside them, and the replay that proves them.
 
-Rule: one step of the controller is one row, written in one transaction before anything is bound. Rows
-are only ever added. Whoever opened the journal last may write to it; an older writer, say a controller
-that hung and came back, is refused. A row holds exactly what the engine saw and said, so re-deciding
-it gives the same bytes or points at the first step that differs.
+Rule: one step of the controller is one row, written in one transaction before anything is bound. Whoever opened the
+journal last may write to it; an older writer, say a controller that hung and came back, is refused. A row holds exactly
+what the engine saw and said. To go on after a stop, the newest checkpoint and the rows after it are enough, and nothing
+is decided again (`recover`). Deciding again (`replay`) is a check: it gives the same bytes or names the first step that
+differs. Old steps and checkpoints are deleted by age and size, never those from the newest checkpoint on.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from stead import solver
 from stead.codec import dumps, loads
 from stead.engine import Engine, Settings
+from stead.engine.checkpoints import Checkpoint
 from stead.engine.decisions import Decision
 from stead.engine.facts import Fact
-from stead.errors import Invalid
+from stead.errors import Invalid, Unwritable
 
-VERSION = 1
+VERSION = 2
 """The form of the tables. A journal of another version is refused, never converted in place."""
+
+KEPT_S = 7 * 86400.0
+KEPT_BYTES = 1_000_000_000
+"""Steps older than this, or beyond this much, are deleted."""
+
+CHECKPOINT_STEPS = 1_000
+CHECKPOINT_BYTES = 1_000_000
+"""A checkpoint is due after this many steps, or bytes of steps; with a larger state, after as many bytes as it has."""
 
 _APPLICATION_ID = 0x53544541  # "STEA", in the header of the file: tells our SQLite files from others
 _TABLES = """
     CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL);
     CREATE TABLE steps (number INTEGER PRIMARY KEY, facts BLOB NOT NULL, decisions BLOB NOT NULL);
+    CREATE TABLE checkpoints (step INTEGER PRIMARY KEY, at REAL NOT NULL, bytes INTEGER NOT NULL, state BLOB NOT NULL);
 """
+_BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT})
+"""Errors of SQLite that say that the file is at fault, not the disk it is on."""
 
 
 class Unreadable(Invalid):
@@ -51,6 +66,10 @@ class Diverged(Invalid):
         super().__init__(
             f"step {step} differs: the journal says {_shown(old)}, but the engine now decides {_shown(new)}"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An error crosses the border of a process by its arguments, which are not its words."""
+        return Diverged, (self.step, self.written, self.decided)
 
 
 def _shown(decision: Decision | None) -> str:
@@ -74,12 +93,15 @@ class Journal:
         self._connection = connection
         self._epoch = epoch  # None: only reads
         self.settings: Settings = loads(self._about("settings"), Settings)
+        self.kept_s, self.kept_bytes = KEPT_S, KEPT_BYTES
+        self._steps_since, self._bytes_since = self._since(self.newest_checkpoint)
+        self._state_bytes = 0
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings | None = None) -> Journal:
         """For writing. A new journal begins with `settings`; an old one keeps its own, and the two must agree."""
         path = Path(path)
-        with _in_words(path):
+        with _in_words(path), writing(path):
             connection = _connect(path.resolve().as_uri())
             try:
                 if not _is_empty(connection):
@@ -121,22 +143,60 @@ class Journal:
 
     def append(self, facts: Iterable[Fact], decisions: Iterable[Decision]) -> int:
         """Write one step, durably, and return its number."""
+        row = (dumps(list(facts)), dumps(list(decisions)))
+        with self._writing() as connection:
+            number = connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
+        assert number is not None
+        self._steps_since += 1
+        self._bytes_since += sum(map(len, row))
+        return number
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        return self._steps_since >= CHECKPOINT_STEPS or self._bytes_since >= max(CHECKPOINT_BYTES, self._state_bytes)
+
+    def keep(self, state: Checkpoint) -> None:
+        """Write a checkpoint: the engine as it is after the last step. Then delete what is older than is kept."""
+        written = dumps(state)
+        row = (time.time(), self._bytes_since, zlib.compress(written, 1))
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO checkpoints SELECT coalesce(max(number), 0), ?, ? + length(?3), ?3 FROM steps",
+                row,
+            )
+            self._prune(connection)
+        self._steps_since = self._bytes_since = 0
+        self._state_bytes = len(written)
+
+    def _prune(self, connection: sqlite3.Connection) -> None:
+        """Delete the oldest steps, up to a checkpoint: what is left can be decided again from there."""
+        found = connection.execute("SELECT step, at, bytes FROM checkpoints ORDER BY step DESC").fetchall()
+        base, size = found[0][0], 0
+        for (_, at, added), (before, *_) in zip(found, [*found[1:], (0,)], strict=True):
+            size += added
+            if at < time.time() - self.kept_s or size > self.kept_bytes:
+                break
+            base = before
+        last = connection.execute("SELECT max(number) FROM steps").fetchone()[0] or 0
+        connection.execute("DELETE FROM steps WHERE number <= ? AND number < ?", (base, last))
+        connection.execute("DELETE FROM checkpoints WHERE step < ?", (base,))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction of the latest writer: all of it, or nothing."""
         if self._epoch is None:
             raise Invalid(f"{self.path} is open for reading only; open it by Journal.open to write to it")
-        row = (dumps(list(facts)), dumps(list(decisions)))
-        with _in_words(self.path):
+        with _in_words(self.path), writing(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 self.check()
-                number = self._connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
+                yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
                 # An interrupt may come after the commit: then there is nothing to take back.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-        assert number is not None
-        return number
 
     def check(self) -> None:
         """Raise `Superseded` if another writer opened the journal since."""
@@ -144,10 +204,46 @@ class Journal:
             if self._epoch is not None and self._about("epoch") != self._epoch:
                 raise Superseded(f"{self.path} was opened by another writer, so this one may not write to it")
 
-    def read(self) -> Iterator[Entry]:
-        """All steps, oldest first."""
-        for number, facts, decisions in self._rows():
+    def read(self, after: int | None = None) -> Iterator[Entry]:
+        """All steps that can be decided again, or those after one of them; oldest first."""
+        for number, facts, decisions in self._rows(self.kept_after if after is None else after):
             yield self._entry(number, facts, decisions)
+
+    @property
+    def kept_after(self) -> int:
+        """The step after which everything is kept: 0, or that of the oldest checkpoint if older steps were deleted."""
+        with _in_words(self.path):
+            if self._connection.execute("SELECT 1 FROM steps WHERE number = 1").fetchone():
+                return 0
+            return self._connection.execute("SELECT min(step) FROM checkpoints").fetchone()[0] or 0
+
+    @property
+    def newest_checkpoint(self) -> int:
+        """The step after which the newest checkpoint was taken; 0 if there is none."""
+        return self.checkpoint_before(1 << 62)
+
+    def checkpoint_before(self, step: int) -> int:
+        """The newest step before this one after which a checkpoint was taken; 0 if there is none."""
+        with _in_words(self.path):
+            query = "SELECT max(step) FROM checkpoints WHERE step < ?"
+            return self._connection.execute(query, (step,)).fetchone()[0] or 0
+
+    def checkpoint(self, step: int) -> Checkpoint | None:
+        """The engine as it was after a step, if a checkpoint was taken then."""
+        with _in_words(self.path):
+            found = self._connection.execute("SELECT state FROM checkpoints WHERE step = ?", (step,)).fetchone()
+        if found is None:
+            return None
+        try:
+            return cast(Checkpoint, loads(zlib.decompress(found[0]), Checkpoint))
+        except (Invalid, zlib.error) as error:
+            raise Unreadable(f"the checkpoint after step {step} of {self.path} is damaged: {error}") from None
+
+    def checkpoint_at(self, step: int) -> float | None:
+        """When the checkpoint after a step was taken."""
+        with _in_words(self.path):
+            found = self._connection.execute("SELECT at FROM checkpoints WHERE step = ?", (step,)).fetchone()
+        return None if found is None else float(found[0])
 
     def last(self) -> Entry | None:
         """The last step, or None before the first."""
@@ -185,29 +281,85 @@ class Journal:
         except Invalid as error:
             raise Unreadable(f"step {number} of {self.path} is damaged: {error}") from None
 
-    def _rows(self) -> Iterator[tuple[int, bytes, bytes]]:
-        with _in_words(self.path), closing(self._connection.execute("SELECT * FROM steps ORDER BY number")) as rows:
-            for expected, row in enumerate(rows, start=1):
+    def _rows(self, after: int) -> Iterator[tuple[int, bytes, bytes]]:
+        query = "SELECT * FROM steps WHERE number > ? ORDER BY number"
+        with _in_words(self.path), closing(self._connection.execute(query, (after,))) as rows:
+            for expected, row in enumerate(rows, start=after + 1):
                 if row[0] != expected:
                     raise Unreadable(f"{self.path} is damaged: step {expected} is missing")
                 yield row
 
+    def _since(self, step: int) -> tuple[int, int]:
+        """How many steps there are after one, and their bytes."""
+        query = "SELECT count(*), coalesce(sum(length(facts) + length(decisions)), 0) FROM steps WHERE number > ?"
+        count, size = self._connection.execute(query, (step,)).fetchone()
+        return int(count), int(size)
 
-def replay(journal: Journal, settings: Settings | None = None, progress: Callable[[int], None] | None = None) -> Engine:
-    """The engine as it was after the last step: every fact applied again, every decision made again.
+
+def recover(journal: Journal) -> Engine:
+    """The engine as it was after the last step: the newest checkpoint, and after it every fact and every decision as
+    they were written. Nothing is decided again, so no other version of the engine or of its solver can differ."""
+    step, engine = _newest_readable(journal)
+    engine.solver = solver.OrTools()  # work that was accepted is kept, also where OR-tools is gone
+    for entry in journal.read(after=step):
+        engine.apply(*entry.facts)
+        engine.assume(entry.decisions)
+    engine.solver = solver.found()
+    return engine
+
+
+def _newest_readable(journal: Journal) -> tuple[int, Engine]:
+    """The newest checkpoint that is not damaged, and its engine."""
+    step = journal.newest_checkpoint
+    while True:
+        try:
+            return step, engine_after(journal, step)
+        except Unreadable:
+            if step <= journal.kept_after:
+                raise
+            step = journal.checkpoint_before(step)
+
+
+def engine_after(journal: Journal, step: int, settings: Settings | None = None) -> Engine:
+    """The engine of the checkpoint that was taken after a step; before the first step, one that knows nothing."""
+    saved = journal.checkpoint(step)
+    if saved is None:
+        if step:
+            raise Invalid(f"{journal.path} has no checkpoint after step {step}")
+        return Engine(settings or journal.settings, solver.found())
+    return Engine.restored(saved, settings or journal.settings, solver.found())
+
+
+def replay(
+    journal: Journal,
+    settings: Settings | None = None,
+    progress: Callable[[int], None] | None = None,
+    after: int | None = None,
+) -> Engine:
+    """The engine as it was after the last step: every fact that is kept applied again, every decision made again. At
+    each checkpoint it goes on from there, as the controller did if it was restarted.
 
     Raises `Diverged` at the first step whose decisions are not byte-equal to the written ones; `progress` is told
-    every step that is equal.
+    every step that is equal. `after`: begin at the checkpoint after this step.
     """
-    engine = Engine(settings or journal.settings, solver.found())
-    for entry in journal.read():
-        engine.apply(*entry.facts)
-        decided = engine.decide()
-        if dumps(decided) != dumps(entry.decisions):
-            raise Diverged(entry.step, entry.decisions, decided)
+    base = journal.kept_after if after is None else after
+    engine = engine_after(journal, base, settings)
+    for entry in journal.read(after=base):
+        decide_again(engine, entry)
         if progress is not None:
             progress(entry.step)
+        if journal.checkpoint_at(entry.step) is not None:
+            engine = engine_after(journal, entry.step, settings)
     return engine
+
+
+def decide_again(engine: Engine, entry: Entry) -> tuple[Decision, ...]:
+    """Apply a step's facts and decide; raises `Diverged` if that is not what was decided then."""
+    engine.apply(*entry.facts)
+    decided = engine.decide()
+    if dumps(decided) != dumps(entry.decisions):
+        raise Diverged(entry.step, entry.decisions, decided)
+    return tuple(decided)
 
 
 def _connect(uri: str) -> sqlite3.Connection:
@@ -242,3 +394,14 @@ def _in_words(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise Unreadable(f"{path} cannot be used as a journal: {error}") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the disk that a SQLite file is on, as one sentence; they may pass."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _BROKEN:
+            raise
+        raise Unwritable(f"{path} cannot be written: {error}") from error

@@ -97,7 +97,7 @@ def test_one_decision_of_a_journal_is_told_as_of_then(tmp_path: Path, capsys: py
         told += f"$ stead replay demo.journal {' '.join(words)}\n{run(capsys, 'replay', journal, *words)[1]}"
     assert_golden("replay-journal.txt", told)
     found = json.loads(run(capsys, "replay", journal, "--json")[1])
-    assert found == {"journal": journal, "steps": found["steps"], "equal": True}
+    assert found == {"journal": journal, "steps": found["steps"], "oldest": 1, "equal": True}
 
 
 def test_a_journal_that_was_touched_is_told_with_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ from stead.commands.words import Moment, past_moment, whole_id
 from stead.errors import Invalid
 
 if TYPE_CHECKING:
+    from stead.journal import Journal
     from stead.operate.desk import Desk
     from stead.operate.history import Replayed
 
@@ -195,18 +196,21 @@ def replay(journal: str | None, ask: str, at: Moment | None, form: str, address:
 def _of_file(path: str, ask: str, at: Moment | None, form: str) -> int:
     from stead.journal import Journal
     from stead.journal import replay as decide_again
-    from stead.operate.history import replay_decision
+    from stead.operate.history import how_far_back, replay_decision
 
     with Journal.reading(path) as journal:
         if ask or at is not None:
-            with _progress(len(journal)) as progress:
+            with _progress(journal) as progress:
                 found = replay_decision(journal, ask, None if at is None else at.seconds, progress)
             _tell(found, form)
             return 0
-        with _progress(len(journal)) as progress:
+        with _progress(journal) as progress:
             decide_again(journal, progress=progress)
-        if not structured(form, {"journal": path, "steps": len(journal), "equal": True}):
-            click.echo(f"{path}: {len(journal)} steps decided again, every decision byte-equal.")
+        last, oldest = journal.last(), journal.kept_after + 1
+        steps = last.step if last else 0
+        if not structured(form, {"journal": path, "steps": steps, "oldest": oldest, "equal": True}):
+            count = steps - oldest + 1
+            click.echo(f"{path}: {count} steps decided again, every decision byte-equal{how_far_back(journal)}.")
     return 0
 
 
@@ -215,13 +219,14 @@ def is_looked_at() -> bool:
 
 
 @contextmanager
-def _progress(steps: int) -> Iterator[Callable[[int], None] | None]:
+def _progress(journal: Journal) -> Iterator[Callable[[int], None] | None]:
     """A bar on stderr, where somebody looks at it and it takes a while."""
+    steps, base = len(journal), journal.kept_after
     if steps <= STEPS_LONG or not is_looked_at():
         yield None
         return
     with click.progressbar(length=steps, label="deciding again", file=sys.stderr) as bar:
-        yield lambda step: bar.update(step - bar.pos)
+        yield lambda step: bar.update(step - base - bar.pos)
 
 
 def _tell(found: Replayed, form: str) -> None:
@@ -231,7 +236,8 @@ def _tell(found: Replayed, form: str) -> None:
     from stead.sim.report import sentence
 
     when = moment(found.moment) if found.moment >= CLOCK_MIN else f"{found.moment:g} s"
-    click.echo(f"step {found.step} of {found.steps}, at {when}: decided again, byte-equal.")
+    back = f" (the journal goes back to step {found.oldest})" if found.oldest > 1 else ""
+    click.echo(f"step {found.step} of {found.steps}, at {when}: decided again, byte-equal{back}.")
     for decision in found.decisions:
         who, said = sentence(decision)
         click.echo(shortened(f"  {who}: {said}"))
@@ -250,4 +256,5 @@ def replayed_json(found: Replayed) -> dict[str, Any]:
         "decisions": [plain(decision) for decision in found.decisions],
         "ask": found.ask,
         "explanation": explanation_json(found.explanation) if found.explanation else None,
+        "oldest": found.oldest,
     }

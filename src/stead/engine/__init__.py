@@ -16,6 +16,7 @@ from stead.asks import Ask, AskId, GroupId, PolicyName
 from stead.engine.answers import Answers
 from stead.engine.batches import Batch, Run, ready_runs
 from stead.engine.board import Board
+from stead.engine.checkpoints import Checkpoint, Recovery
 from stead.engine.decisions import (
     DeadlinePassed,
     Decision,
@@ -68,7 +69,7 @@ SINGLES_MAX = 2_000
 """How much work of a batch policy that no batch can decide (near, apart, strict groups) one call looks at."""
 
 
-class Engine(Answers):
+class Engine(Answers, Recovery):
     def __init__(self, settings: Settings = DEFAULTS, solver: Solver | None = None) -> None:
         self.settings = settings
         self.solver = solver
@@ -91,6 +92,13 @@ class Engine(Answers):
         twin._somebody_late_at, twin._hopeless = self._somebody_late_at, dict(self._hopeless)
         twin._unfinished = self._unfinished
         return twin
+
+    @classmethod
+    def restored(cls, saved: Checkpoint, settings: Settings = DEFAULTS, solver: Solver | None = None) -> Engine:
+        """The engine that a checkpoint was taken of."""
+        engine = cls(settings, solver)
+        engine._restore(saved)
+        return engine
 
     # -- facts in
 
@@ -286,7 +294,9 @@ class Engine(Answers):
         if group.id in self._waiting:
             since = self._waiting.line_of(group.id).since
             self._waiting.remove(group.id)
-        shape = GroupShape(group, self._board, record.lacking(self._board))
+        shape, hold = GroupShape(group, self._board, record.lacking(self._board)), self._board.world.hold
+        if hold is not None and hold.owner == group.id:
+            self._board.set_hold(Hold(hold.owner, shape, hold.nodes), news=False)
         self._waiting.add(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
 
     def _lift(self, id: AskId) -> Placement:
@@ -343,7 +353,7 @@ class Engine(Answers):
         """Place what stands in a line, at most `limit`; what finds no place goes to sleep. How many were placed."""
         sleeper = line.sleeper
         assert isinstance(sleeper, Shape | GroupShape)
-        if sleeper.policy.in_batches:
+        if sleeper.policy.in_batches and self.solver is not None:
             runs = ready_runs(self._board, self._waiting, sleeper.policy, limit)
             if runs:
                 return self._decide_batch(sleeper.policy, runs, decisions)
@@ -474,8 +484,7 @@ class Engine(Answers):
         if all(dead):
             named = tuple(sorted(frozenset().union(*dead)))
             for item in self._waiting.items_of(shape):
-                self._waiting.remove(item.id)
-                self._board.work.went(self._board.fleet, item.id)
+                self._forget(item.id)
                 decisions.append(Refused(item.id, NodeUnknown(named)))
             return
         columns: list[Column] = []
@@ -521,12 +530,16 @@ class Engine(Answers):
         for deadline, id in self._timers.passed_deadlines(self.now):
             if id in self._waiting and self._is_late(id, deadline):
                 refusals = self._waiting.told(self._waiting.line_of(id).sleeper)
-                if id in self._groups:
-                    self._group_ended(GroupEnded(id))
-                else:
-                    self._waiting.remove(id)
-                    self._board.work.went(self._board.fleet, id)
+                self._forget(id)
                 decisions.append(Refused(id, DeadlinePassed(deadline, refusals)))
+
+    def _forget(self, id: str) -> None:
+        """What waits is refused."""
+        if id in self._groups:
+            self._group_ended(GroupEnded(id))
+        else:
+            self._waiting.remove(id)
+            self._board.work.went(self._board.fleet, id)
 
     def _is_late(self, id: str, deadline: float) -> bool:
         """Whether what waits is refused by its deadline: not if part of it runs."""

@@ -201,10 +201,7 @@ class Amount:
         if self.shares is None or self.shares_total is None:
             return
         count = total // UNIT
-        if count > len(self.shares):
-            extra = np.zeros((count - len(self.shares), self.shares.shape[1]), np.int64)
-            self.shares = np.concatenate([self.shares, extra])
-            self.shares_total = np.concatenate([self.shares_total, extra])
+        self.make_room(count)
         new = np.zeros(len(self.shares), np.int64)
         new[:count] = UNIT
         self.shares[:, row] += new - self.shares_total[:, row]
@@ -212,6 +209,13 @@ class Amount:
         self.whole_total[row] = total
         self.share_total[row] = min(total, UNIT)
         self._review(row)
+
+    def make_room(self, devices: int) -> None:
+        """Have columns for so many devices; never fewer than before."""
+        if self.shares is not None and self.shares_total is not None and devices > len(self.shares):
+            extra = np.zeros((devices - len(self.shares), self.shares.shape[1]), np.int64)
+            self.shares = np.concatenate([self.shares, extra])
+            self.shares_total = np.concatenate([self.shares_total, extra])
 
     def fill(self, rows: list[int], totals: list[int]) -> None:
         """The capacities of many nodes of a new column, nothing of which is in use."""
@@ -236,6 +240,16 @@ class Amount:
             self.shares[device, row] -= units
         self._review(row)
         return held
+
+    def take_again(self, row: int, need: int, held: DeviceShares) -> None:
+        """Use `need` units on the node, on these devices."""
+        self._touch(row)
+        self.free[row] -= need
+        if self.shares is None:
+            return
+        for device, units in held:
+            self.shares[device, row] -= units
+        self._review(row)
 
     def _touch(self, row: int) -> None:
         """The row changed. More changes than rows, and a kept column is cheaper made anew than repaired."""

@@ -43,7 +43,7 @@ class Board:
         self._views: dict[Demand, View] = {}
         self.least_fragmenting = LeastFragmenting(Mix())
         self._shapes_max = SHAPES_IDLE_MAX
-        self._turn = 0
+        self.turn = 0
 
     def fork(self, lasting: bool = True) -> Board:
         """A twin; one that is gone before this board is written to again need not last, and costs it nothing."""
@@ -52,7 +52,7 @@ class Board:
         twin.dice = Dice(self.dice.state)
         twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(lasting), self._shapes_max
         twin.least_fragmenting = self.least_fragmenting.fork(lasting)
-        twin._standings, twin._views, twin._turn = OrderedDict(), {}, self._turn
+        twin._standings, twin._views, twin.turn = OrderedDict(), {}, self.turn
         return twin
 
     @property
@@ -64,8 +64,8 @@ class Board:
         return self.world.work
 
     def next_turn(self) -> int:
-        self._turn += 1
-        return self._turn
+        self.turn += 1
+        return self.turn
 
     # -- shapes
 

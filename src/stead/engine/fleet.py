@@ -238,6 +238,21 @@ class Fleet:
             self.set_draining(row, node.draining)
             return row
         row = self._new_row()
+        self._add(row, node)
+        return row
+
+    def restore(self, nodes: Iterable[tuple[int, Node]], extent: int) -> None:
+        """Fill an empty fleet: these nodes, each in the row it had."""
+        self.extent = extent
+        while self.size < extent:
+            self.size *= 2
+        self.ask_counts = grown(self.ask_counts, self.size)
+        for row, node in nodes:
+            self._add(row, node)
+        self._vacant = [row for row in range(extent) if row not in self.nodes.map]
+        self.news.clear()
+
+    def _add(self, row: int, node: Node) -> None:
         self.rows.write()[node.id] = row
         self.nodes.write()[row] = node
         self.alive |= 1 << row
@@ -248,7 +263,6 @@ class Fleet:
             self.draining |= 1 << row
             self.bump(DRAINING, row)
         self.bump(NODES, row)
-        return row
 
     def leave(self, row: int) -> None:
         """Forget the node. Its work has been released before, so the row is clean for the next one."""
@@ -302,6 +316,21 @@ class Fleet:
         np.add.at(self._own_counts(), where, 1)
         for resource, need in needs:
             self._own_amount(resource).take_many(where, need)
+
+    def take_again(self, row: int, needs: Iterable[tuple[str, int]], held: tuple[DeviceShares, ...]) -> None:
+        """Use amounts on a node, on the devices they lay on before."""
+        self.touched.append(row)
+        self._own_counts()[row] += 1
+        for index, (resource, need) in enumerate(needs):
+            self._own_amount(resource).take_again(row, need, held[index] if held else ())
+
+    def columns(self) -> tuple[tuple[str, int], ...]:
+        """The resources that have a column, and for how many devices; where a node had more, more than any has now."""
+        shares = {name: amount.shares for name, amount in self.amounts.map.items()}
+        return tuple((name, 0 if each is None else len(each)) for name, each in shares.items())
+
+    def make_room(self, resource: str, devices: int) -> None:
+        self._own_amount(resource).make_room(devices)
 
     def give(self, row: int, needs: Iterable[tuple[str, int]], held: tuple[DeviceShares, ...]) -> None:
         self.touched.append(row)

@@ -51,15 +51,35 @@ CELLS_MAX = 1 << 22
 """So many costs are kept at most, of all demands together."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedKind:
+    needs: Needs
+    selector: Selector
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMix:
+    """A mix as it is kept in a checkpoint: all counts, and the kinds whose weights are in force (None: not taken)."""
+
+    counts: tuple[SavedKind, ...] = ()
+    counted: int = 0
+    since: int = 0
+    edition: int = 0
+    taken: tuple[SavedKind, ...] | None = None
+
+
 class Mix:
     """The kinds of work seen so far, by how often they came. It is learnt, never configured."""
 
-    __slots__ = ("_chart", "_counted", "_counts", "_since", "edition")
+    __slots__ = ("_chart", "_counted", "_counts", "_since", "_taken", "edition")
 
     def __init__(self) -> None:
         self._counts: Sheet[Work, int] = Sheet()
         self._counted = self._since = 0
         self._chart: Chart | None = None
+        self._taken: tuple[tuple[Work, int], ...] = ()
+        """The kinds that the chart was made of."""
         self.edition = 0
         """How often the weights have been taken."""
 
@@ -68,7 +88,20 @@ class Mix:
         twin._counts = self._counts.fork(lasting)
         twin._counted, twin._since = self._counted, self._since
         twin._chart, twin.edition = self._chart and self._chart.fork(), self.edition
+        twin._taken = self._taken
         return twin
+
+    def saved(self) -> SavedMix:
+        counts = tuple(SavedKind(*work, count) for work, count in self._counts.map.items())
+        taken = None if self._chart is None else tuple(SavedKind(*work, count) for work, count in self._taken)
+        return SavedMix(counts, self._counted, self._since, self.edition, taken)
+
+    def restore(self, saved: SavedMix) -> None:
+        self._counts = Sheet({(kind.needs, kind.selector): kind.count for kind in saved.counts})
+        self._counted, self._since, self.edition = saved.counted, saved.since, saved.edition
+        if saved.taken is not None:
+            self._taken = tuple(((kind.needs, kind.selector), kind.count) for kind in saved.taken)
+            self._chart = Chart(self.edition, self._taken)
 
     def add(self, demand: Demand, count: int = 1) -> None:
         """So many asks of this demand have come."""
@@ -93,7 +126,8 @@ class Mix:
         if self._chart is None:
             self.edition += 1
             self._since = 0
-            self._chart = Chart(self.edition, self.kinds)
+            self._taken = tuple(self.kinds)
+            self._chart = Chart(self.edition, self._taken)
         return self._chart
 
     def _forget(self, counts: dict[Work, int]) -> None:

@@ -9,7 +9,7 @@ number of tries.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ class GroupShape:
     """What equal groups share. A group of which something is placed or over waits with a shape of its own, made of
     what it lacks (`GroupRecord.lacking`): what could take the rest again says nothing about it."""
 
-    __slots__ = ("alternatives", "batch", "policy", "strategies")
+    __slots__ = ("alternatives", "batch", "is_whole", "policy", "strategies")
 
     def __init__(self, group: Group, board: Board, lacking: Sequence[Sequence[Ask]] | None = None) -> None:
         self.strategies: tuple[tuple[str, Strategy], ...] = (*group.topology, (NODE_ID, group.strategy))
@@ -50,6 +50,7 @@ class GroupShape:
             tuple(board.shape_of(member) for member in members)
             for members in (group.alternatives if lacking is None else lacking)
         )
+        self.is_whole = lacking is None
         policies = {shape.batch for shape in self.alternatives[0]}
         self.policy = group.alternatives[0][0].policy
         self.batch: PolicyName | None = None
@@ -158,6 +159,18 @@ class Groups:
                 self._shapes = Sheet()
             shape = self._shapes.write()[key] = GroupShape(group, board)
         return shape
+
+    def is_shared(self, group: Group, shape: GroupShape) -> bool:
+        """Whether the next group that equals this one will wait with this shape."""
+        return self._shapes.map.get(group.shape_key) is shape
+
+    def share(self, group: Group, shape: GroupShape) -> None:
+        self._shapes.write()[group.shape_key] = shape
+
+    def restore(self, records: Iterable[GroupRecord]) -> None:
+        for record in records:
+            self.add(record.group, record.moment, record.turn)
+            self.update(record)
 
     def member(self, id: AskId) -> Ask:
         group = self.records.map[self.of_member.map[id]].group

@@ -6,7 +6,7 @@ group) names it. The last that names it takes the memory along, and an id that n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from stead.asks import ASK_ID, Ask, AskId
 from stead.engine.sharing import Sheet, Shelf
@@ -47,6 +47,24 @@ class Targets:
         twin._over, twin._names = self._over.fork(lasting), self._names.fork(lasting)
         twin._named_by = self._named_by.fork(lasting)
         return twin
+
+    # -- to be kept and restored
+
+    @property
+    def names(self) -> Mapping[AskId, frozenset[AskId]]:
+        """Who must be near whom, by id."""
+        return self._names.map
+
+    @property
+    def over(self) -> Iterable[AskId]:
+        return self._over.map
+
+    def restore(self, names: Iterable[tuple[AskId, frozenset[AskId]]], over: Iterable[AskId]) -> None:
+        for id, named in names:
+            self._name(id, named)
+        self._over.write().update(dict.fromkeys(over))
+
+    # -- what happens
 
     def are_over(self, selector: Selector) -> bool:
         """Whether the selector names work by its id alone, and all of it is over."""

@@ -7,7 +7,7 @@ the taint is gone) are dropped when they come up, not when they lose their meani
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from math import inf
 
 from stead.asks import AskId
@@ -80,11 +80,33 @@ class Timers:
         if id in self._evicted.map:
             del self._evicted.write()[id]
 
+    def _is_stale(self, moment: float, id: AskId, taint: Taint) -> bool:
+        """Whether an eviction was replaced by a later one, or is not due any more."""
+        return self._evict_at.read(id).get(taint) != moment
+
+    def forget_eviction(self, id: AskId, taint: Taint) -> None:
+        """It was carried out."""
+        self._evict_at.drop(id, taint)
+
+    # -- to be kept and restored
+
+    @property
+    def deadlines(self) -> Mapping[str, float]:
+        return self._deadline_of.map
+
+    @property
+    def evictions(self) -> Iterator[tuple[AskId, Taint, float]]:
+        return ((id, taint, at) for id, due in self._evict_at.map.items() for taint, at in due.items())
+
+    @property
+    def told_to_go(self) -> Iterable[AskId]:
+        return self._evicted.map
+
     def next_moment(self, waiting: Container[str]) -> float:
         """When the next entry comes up that still matters (a deadline: of what waits); infinity if none does."""
         deadlines, deadline_of = self._deadlines, self._deadline_of
         while deadlines and (deadlines[0][1] not in waiting or deadline_of.map.get(deadlines[0][1]) != deadlines[0][0]):
             self._pop_deadline()
-        while self._evictions and self._evict_at.read(self._evictions[0][1]).get(self._evictions[0][2]) is None:
+        while self._evictions and self._is_stale(*self._evictions[0]):
             heapq.heappop(self._evictions)
         return min((heap[0][0] for heap in (self._deadlines, self._evictions) if heap), default=inf)

@@ -49,6 +49,16 @@ class Line(NamedTuple):
         return -self.priority, self.moment, self.turn, self.since
 
 
+class Rest(NamedTuple):
+    """How a sleeper rests: what would wake it, where more free amounts could help, what was told of it (None: nothing),
+    and to whom of its items not yet."""
+
+    columns: tuple[Column, ...]
+    hopes: Nodes
+    told: tuple[Refusal, ...] | None
+    untold: tuple[str, ...]
+
+
 class Lines:
     """All waiting work."""
 
@@ -173,6 +183,46 @@ class Lines:
         """Every column that somebody who sleeps waits for."""
         return self._readers
 
+    # -- to be kept and restored
+
+    @property
+    def all_lines(self) -> Mapping[Line, Mapping[str, Item]]:
+        """Every line with its items, in the order of their arrival."""
+        return self._items.map
+
+    @property
+    def rests(self) -> dict[Sleeper, Rest]:
+        """How everybody rests who waits, in the order in which a change would wake them."""
+        return {
+            sleeper: Rest(
+                self._columns.map.get(sleeper, ()),
+                self._hopes.map.get(sleeper, 0),
+                self._told.map.get(sleeper),
+                tuple(self._untold.read(sleeper)),
+            )
+            for sleeper in dict.fromkeys((*self._columns.map, *self._lines))
+        }
+
+    @property
+    def ready(self) -> Iterable[Sleeper]:
+        """Who is awake, the first to be woken first."""
+        return self._ready
+
+    def restore_rests(self, rests: Mapping[Sleeper, Rest], ready: Iterable[Sleeper]) -> None:
+        """After all lines were added: let everybody rest as before, but those who were awake."""
+        for sleeper, rest in rests.items():
+            if rest.columns:
+                self.sleep(sleeper, rest.columns, rest.hopes)
+            if rest.told is not None:
+                self._told.write()[sleeper] = rest.told
+            self._untold.clear(sleeper)
+            if rest.untold:
+                self._untold.write(sleeper).update(dict.fromkeys(rest.untold))
+        self._ready = dict.fromkeys(ready)
+
+    def wake_all(self) -> None:
+        self._ready = dict.fromkeys(self._lines)
+
     # -- who is next
 
     def items_in(self, line: Line) -> Mapping[str, Item]:
@@ -221,7 +271,9 @@ class Lines:
                 self._readers.drop(column, sleeper)
             for column in new:
                 self._readers.write(column)[sleeper] = None
-            self._columns.write()[sleeper] = new
+            read = self._columns.write()
+            read.pop(sleeper, None)  # so that sleepers stand here in the order in which they are woken
+            read[sleeper] = new
         if self._hopes.map.get(sleeper) != hopes:
             self._hopes.write()[sleeper] = hopes
 

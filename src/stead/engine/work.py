@@ -93,6 +93,25 @@ class Work:
                 setattr(twin, name, value.fork(lasting))
         return twin
 
+    # -- to be kept and restored
+
+    @property
+    def matchings(self) -> Iterable[Matching]:
+        """The selectors over work that are indexed, in the order in which they were first read."""
+        return self._nodes.map
+
+    @property
+    def watches_all(self) -> bool:
+        """Whether some selector means ids without naming them, so that any work may concern it."""
+        return self._all_watched
+
+    def restore_indexes(self, matchings: Iterable[Matching], watched: Iterable[AskId], watches_all: bool) -> None:
+        """Before any work is added."""
+        for matching in matchings:
+            self._register(matching)
+        self._watched.write().update(dict.fromkeys(watched))
+        self._all_watched = watches_all
+
     # -- what rules read
 
     def nodes(self, matching: Matching) -> Nodes:
@@ -140,7 +159,7 @@ class Work:
         return self._all_watched or bool(matched_by)
 
     @property
-    def watched(self) -> Container[AskId]:
+    def watched(self) -> Mapping[AskId, None]:
         """The asks that other work means by their ids."""
         return self._watched.map
 

@@ -102,7 +102,9 @@ class HttpDesk:
         found = self._get("/replay", {"ask": ask} | ({} if at is None else {"at": at}))
         decisions = loads(json.dumps(found["decisions"]), tuple[Decision, ...])
         explanation = told(found["explanation"]) if found["explanation"] else None
-        return Replayed(found["step"], found["steps"], found["at"], decisions, found["ask"], explanation)
+        return Replayed(
+            found["step"], found["steps"], found["at"], decisions, found["ask"], explanation, found["oldest"]
+        )
 
     # -- changing
 

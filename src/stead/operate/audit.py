@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stead.errors import Invalid
+from stead.journal import writing
 
 _TABLE = """
     CREATE TABLE IF NOT EXISTS audit (
@@ -105,11 +106,12 @@ def _pair(key: str, value: Any) -> str:
 
 class Audit:
     def __init__(self, path: Path | str) -> None:
-        self._lock = threading.Lock()
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.executescript(_TABLE)
+        self._lock, self._path = threading.Lock(), Path(path)
+        with writing(self._path):
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_TABLE)
         self._written = (0, FIRST)  # the last entry of this process
         self._whole, self._whole_at = (0, FIRST), -1  # so far the chain was found whole, at this version of the file
 
@@ -117,7 +119,7 @@ class Audit:
         self, at: float, author: Author, action: str, node: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Entry:
         """Write a change down, durably."""
-        with self._lock:
+        with self._lock, writing(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 last = self._connection.execute(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.explain import Explanation
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
-from stead.errors import Invalid
+from stead.errors import Invalid, Unwritable
 from stead.node import Node
 from stead.operate.audit import Audit, Author, Entry
 from stead.operate.changes import Conflict, NodeChange, inverse, state_of
@@ -193,7 +194,8 @@ class LocalDesk:
                 self.carry_out(change)
         except Exception:
             left = self.snapshot().by_id.get(node.id, node)  # perhaps half of it was done
-            self._audit.add(self.now(), author, f"{action} failed", node.id, before, state_of(left, self.ends()))
+            with suppress(Unwritable):  # why it failed is to be told, not that it cannot be written down
+                self._audit.add(self.now(), author, f"{action} failed", node.id, before, state_of(left, self.ends()))
             raise
         return Carried(self.snapshot().node(node.id), entry)
 

@@ -1,21 +1,21 @@
 """Past decisions, decided again from the journal, with the explanation they had then.
 
-Rule: a decision is shown only after it was made again, byte-equal to the written one.
+Rule: a decision is shown only after it was made again, byte-equal to the written one. It is made again from the newest
+checkpoint before it; what lies before the oldest checkpoint was deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from stead import solver
-from stead.codec import dumps
 from stead.engine import Engine
 from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.explain import Explanation
 from stead.engine.facts import ClockAdvanced
 from stead.errors import Invalid
-from stead.journal import Diverged, Entry, Journal
+from stead.journal import Entry, Journal, decide_again, engine_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Replayed:
     decisions: tuple[Decision, ...]
     ask: str = ""
     explanation: Explanation | None = None
+    oldest: int = 1
+    """The oldest step that the journal still has."""
 
 
 def replay_decision(
@@ -35,12 +37,12 @@ def replay_decision(
 ) -> Replayed:
     """The last decision about an ask or group, the last one before a moment, or the last one of both."""
     step, moment = _find(journal, ask, at)
-    engine = Engine(journal.settings, solver.found())
-    for entry in journal.read():
-        engine.apply(*entry.facts)
+    base = journal.checkpoint_before(step)
+    engine = engine_after(journal, base)
+    for entry in journal.read(after=base):
         if entry.step == step:
             return _decided(journal, engine, entry, ask, moment)
-        _again(engine, entry)
+        decide_again(engine, entry)
         if progress is not None:
             progress(entry.step)
     raise AssertionError("the step was found a moment ago")
@@ -56,8 +58,17 @@ def _find(journal: Journal, ask: str, at: float | None) -> tuple[int, float]:
             found = (entry.step, clock)
     if found is None:
         who = f" about {ask!r}" if ask else ""
-        raise Invalid(f"the journal has no decision{who}{' before that moment' if at is not None else ''}")
+        before = " before that moment" if at is not None else ""
+        raise Invalid(f"the journal has no decision{who}{before}{how_far_back(journal)}")
     return found
+
+
+def how_far_back(journal: Journal) -> str:
+    """``; it goes back to step 4001 (2026-01-31 12:00:00 UTC)``, or nothing while it has every step."""
+    if not journal.kept_after:
+        return ""
+    taken = datetime.fromtimestamp(journal.checkpoint_at(journal.kept_after) or 0.0, UTC)
+    return f"; it goes back to step {journal.kept_after + 1} ({taken:%Y-%m-%d %H:%M:%S} UTC), older steps were deleted"
 
 
 def about(decision: Decision) -> tuple[str, ...]:
@@ -75,18 +86,14 @@ def about(decision: Decision) -> tuple[str, ...]:
             return (id,)
 
 
-def _again(engine: Engine, entry: Entry) -> tuple[Decision, ...]:
-    decided = engine.decide()
-    if dumps(decided) != dumps(entry.decisions):
-        raise Diverged(entry.step, entry.decisions, decided)
-    return tuple(decided)
-
-
 def _decided(journal: Journal, engine: Engine, entry: Entry, ask: str, moment: float) -> Replayed:
     before = engine.fork()
-    decided = _again(engine, entry)
+    before.apply(*entry.facts)
+    decided = decide_again(engine, entry)
     explanation = None
     if ask:
         refused = any(isinstance(decision, Refused) and decision.id == ask for decision in decided)
         explanation = (before if refused else engine).explain(ask)
-    return Replayed(entry.step, len(journal), moment, decided, ask, explanation)
+    last = journal.last()
+    steps = entry.step if last is None else last.step
+    return Replayed(entry.step, steps, moment, decided, ask, explanation, journal.kept_after + 1)

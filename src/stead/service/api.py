@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from stead.arguments import labels_of, parse_effect, taints_of
 from stead.codec import plain
-from stead.errors import Invalid
+from stead.errors import Invalid, Unwritable
 from stead.labelling import Labels, check_key
 from stead.operate.audit import Author, Unknown, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
@@ -324,6 +324,7 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
                 "decisions": [plain(decision) for decision in found.decisions],
                 "ask": found.ask,
                 "explanation": explanation_json(found.explanation) if found.explanation else None,
+                "oldest": found.oldest,
             }
         )
 
@@ -386,7 +387,7 @@ def _part(selector: str, filters: Sequence[str] | None, offset: int, limit: int)
 def _found(ask: Callable[[str], Any], id: str) -> Any:
     try:
         return ask(id)
-    except (Absent, Conflict, Unanswered):
+    except (Absent, Conflict, Unanswered, Unwritable):
         raise
     except Invalid as error:
         raise Missing(str(error)) from None
@@ -424,6 +425,7 @@ REFUSALS: dict[type[Invalid], int] = {
     Unknown: 404,
     Conflict: 409,
     Unanswered: 503,
+    Unwritable: 503,
     Invalid: 400,
 }
 

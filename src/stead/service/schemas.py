@@ -245,6 +245,7 @@ class Replayed(BaseModel):
     decisions: list[Any]
     ask: str
     explanation: Explanation | None
+    oldest: int
 
 
 class Health(BaseModel):

@@ -111,6 +111,12 @@ class SimCluster:
         for fact in facts:
             self._plan(self._now if moment is None else moment, fact, instead_of or None)
 
+    def take_back(self, *facts: Fact) -> None:
+        """These, told last, did not happen after all."""
+        for fact in facts:
+            last = max(number for number, happening in enumerate(self.timeline) if happening.what == fact)
+            del self.timeline[last]
+
     # What the controller asks for.
 
     def now(self) -> float:
@@ -257,7 +263,7 @@ def play(cluster: SimCluster, controller: Controller, until: float | None) -> No
     """Go on until nothing more can happen, or until a moment."""
     steps = steps_here = told = progress = 0
     before = 0.0
-    while cluster.advance(controller.engine.next_moment, until):
+    while cluster.advance(controller.next_moment, until):
         for decision in controller.step():
             if isinstance(decision, BatchDecided):
                 cluster.take_note(decision)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stead.engine import Engine
 from stead.engine.decisions import BatchDecided, GroupPlaced, Placed, Waiting
 from stead.engine.facts import (
     AskSubmitted,
+    Fact,
     GroupSubmitted,
     NodeDrained,
     NodeJoined,
@@ -27,7 +29,7 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.errors import Invalid
+from stead.errors import Invalid, Unwritable
 from stead.journal import Journal
 from stead.labelling import EMPTY, Labels
 from stead.node import Node
@@ -89,7 +91,8 @@ class SimDesk(LocalDesk):
 
     def snapshot(self) -> Snapshot:
         with self._lock:
-            self._go_on()
+            with suppress(Unwritable):  # what was written stands; time goes on when there is room again
+                self._go_on()
             if self._snapshot is None:
                 self._hear()
                 before = None if self._moved else self._latest
@@ -141,13 +144,12 @@ class SimDesk(LocalDesk):
             node = self._controller.engine.nodes.get(change.node)
             if node is None:
                 raise Invalid(f"node {change.node} is gone")
-            self._cluster.hear(*change.facts(node))
+            self._tell(change.facts(node))
             now = self._cluster.now()
             for taint in change.taints:
                 key = (node.id, taint.key, taint.effect.value)
                 gone = () if change.for_s is None else (NodeUntainted(node.id, taint.key, taint.effect),)
                 self._cluster.hear(*gone, moment=now + (change.for_s or 0.0), instead_of=" ".join(key))
-            play(self._cluster, self._controller, now)
             self._hear()
             until = None if change.for_s is None else self._began + now + change.for_s
             for taint in change.taints:
@@ -155,9 +157,20 @@ class SimDesk(LocalDesk):
                 self._ends[key] = TaintEnd(*key, self._began + now, until, "", change.owner)
             self._snapshot = None
 
+    def _tell(self, facts: Sequence[Fact]) -> None:
+        """Let it happen now; if it cannot be written down, it did not happen."""
+        self._cluster.hear(*facts)
+        try:
+            play(self._cluster, self._controller, self._cluster.now())
+        except Unwritable:
+            if self._controller.take_back(*facts):
+                self._cluster.take_back(*facts)
+                raise
+
     def events(self, after: int, limit: int) -> Sequence[Event]:
         with self._lock:
-            self._go_on()
+            with suppress(Unwritable):
+                self._go_on()
             chosen = self._cluster.timeline[after : after + limit]
             return [self._event(number, each) for number, each in enumerate(chosen, start=after + 1)]
 
