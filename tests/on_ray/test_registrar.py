@@ -110,6 +110,25 @@ def test_beyond_a_number_of_unacknowledged_messages_adding_one_waits() -> None:
     wait_for(lambda: receiver.items() == list(range(11)))
 
 
+def test_flushing_waits_for_what_was_added_before() -> None:
+    receiver = Receiver()
+    receiver.open.clear()
+    told, done = of(receiver), threading.Event()
+    told.add("watch", 1)
+    told.add("submitted", 1, key="shape")
+    told.add("submitted", 2, key="shape")
+
+    def flush() -> None:
+        told.flush()
+        done.set()
+
+    threading.Thread(target=flush, daemon=True).start()
+    assert not done.wait(0.2)
+    receiver.open.set()
+    assert done.wait(10)
+    assert receiver.items()[-1] == 2
+
+
 def test_nobody_waits_once_the_process_has_left_the_cluster() -> None:
     receiver = Receiver()
     receiver.open.clear()

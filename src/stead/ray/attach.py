@@ -22,7 +22,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -46,6 +46,9 @@ PAGE_S = 2.0
 
 ANSWERS_S = 60.0
 """How long a call goes on looking for a controller that is not dead."""
+
+SWEEP_S = 5.0
+"""How often tasks with a deadline that are done are forgotten."""
 
 LOOK_S, LOOK_MAX_S = 1.5, 30.0
 """How often a driver looks whether there is a controller; more seldom if the one it started did not stay."""
@@ -205,6 +208,10 @@ class Connection:
         """Tell the controller something without waiting for it (see `Registrar`)."""
         self._registrar.add(kind, item, key)
 
+    def flush(self) -> None:
+        """Wait until the controller has acknowledged what it was told."""
+        self._registrar.flush()
+
     def _send(self, messages: list[Message]) -> None:
         self.ask("hear", messages)
 
@@ -307,7 +314,8 @@ class Connection:
 
 
 class Deadlines:
-    """Ends work of this process that has not started in time, when the controller says so."""
+    """Ends work of this process that has not started in time, unless the controller says that it has started. The time
+    is counted here, on a clock that nobody sets: the controller's own may differ."""
 
     def __init__(self, link: Connection) -> None:
         self._link = link
@@ -317,41 +325,54 @@ class Deadlines:
 
     def add(self, id: str, kind: str, what: Any, asked: Route, resources: Mapping[str, float]) -> None:
         assert asked.deadline_s is not None
-        due = time.time() + asked.deadline_s
-        ask = replace(asked.ask(id, resources), deadline=due)
         from stead.ray.book import Timed  # only here: most workers never need it, and start sooner without
 
-        self._link.tell("watch", Timed(id, kind, self._link.process, ask))
+        ask = asked.ask(id, resources)
+        self._link.tell("watch", Timed(id, kind, self._link.process, ask, within_s=asked.deadline_s))
         with self._lock:
-            self._due[id] = (due, kind, what)
+            self._due[id] = (time.monotonic() + asked.deadline_s, kind, what)
             self._lock.notify()
 
     def _run(self) -> None:
-        while True:
+        while not self._link.is_over():
             with self._lock:
-                now = time.time()
-                first = min((due for due, _, _ in self._due.values()), default=now + 60.0)
-                if first > now:
-                    self._lock.wait(min(first - now, 60.0))
-                ready = {id: entry for id, entry in self._due.items() if entry[0] <= time.time()}
-            if not ready:
-                continue
+                now = time.monotonic()
+                first = min((due for due, _, _ in self._due.values()), default=now + SWEEP_S)
+                self._lock.wait(max(0.0, min(first - now, SWEEP_S)))
             try:
-                refused = set(self._link.ask("overdue", list(ready)))
-            except Exception:  # the controller restarts, or Ray is going down
+                self._forget_done()
+                with self._lock:
+                    now = time.monotonic()
+                    overdue = {id: (kind, what) for id, (due, kind, what) in self._due.items() if due <= now}
+                if overdue:
+                    self._end(overdue)
+            except SystemExit:  # Ray's way to end calls that are under way when a process leaves
+                return
+            except Exception:  # there is no controller for now
+                log.debug("deadlines could not be kept; trying again", exc_info=True)
                 time.sleep(0.2)
-                if self._link.is_over():
-                    return
-                continue
-            for id, (_, kind, what) in ready.items():
-                if id in refused:
-                    if kind == "task":
-                        ray.cancel(what)
-                    else:
-                        self._link.core.kill_actor(what, True)
+
+    def _forget_done(self) -> None:
+        """Results of tasks that are done are not kept any longer, and nobody has to be asked about them."""
+        with self._lock:
+            tasks = {what: id for id, (_, kind, what) in self._due.items() if kind == "task"}
+        if tasks:
+            done, _ = wait(list(tasks), num_returns=len(tasks), timeout=0, fetch_local=False)
             with self._lock:
-                for id in ready:
-                    self._due.pop(id, None)
+                for ref in done:
+                    self._due.pop(tasks[ref], None)
+
+    def _end(self, overdue: Mapping[str, tuple[str, Any]]) -> None:
+        self._link.flush()  # the controller takes what it does not know for started
+        refused = set(self._link.ask("overdue", list(overdue)))
+        for id, (kind, what) in overdue.items():
+            if id in refused and kind == "task":
+                ray.cancel(what)
+            elif id in refused:
+                self._link.core.kill_actor(what, True)
+        with self._lock:
+            for id in overdue:
+                self._due.pop(id, None)
 
 
 def _mind_controller(link: Connection) -> None:
@@ -363,7 +384,9 @@ def _mind_controller(link: Connection) -> None:
             return
         try:
             pause = LOOK_S if link.mind_controller() else min(2 * pause, LOOK_MAX_S)
-        except Exception:  # Ray's control store restarts, or Ray is going down
+        except SystemExit:
+            return
+        except Exception:  # Ray's control store restarts
             pause = min(2 * pause, LOOK_MAX_S)
             log.debug("could not look for the controller", exc_info=True)
 

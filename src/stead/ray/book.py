@@ -41,13 +41,15 @@ _TABLES = """
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Work that has to start before its deadline; `refused` is the explanation once it did not."""
+    """Work that has to start before its deadline; `refused` is the explanation once it did not. Its owner says only how
+    long that may take (`within_s`). The ask's deadline is on the controller's clock, from when it heard of the work."""
 
     id: str
     kind: str  # "task" or "actor"
     process: str
     ask: Ask
     refused: str | None = None
+    within_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,10 @@ class Book:
     def timed_of(self, id: str) -> Timed | None:
         with self._lock:
             return self._timed.get(id)
+
+    def all_timed(self) -> list[Timed]:
+        with self._lock:
+            return list(self._timed.values())
 
     def open_timed(self) -> list[Timed]:
         """What has neither started nor been refused."""

@@ -492,13 +492,14 @@ class ControllerActor(Answers):
     # -- deadlines
 
     def watch(self, timed: Sequence[Timed]) -> None:
-        self._book.keep_timed(timed)
+        self._deadlines.watch(timed)
 
     def started(self, ids: Sequence[str]) -> None:
-        self._book.forget_timed(ids)
+        self._deadlines.started(ids)
 
     def overdue(self, ids: Sequence[str]) -> list[str]:
-        """Of these, the work whose deadline has passed and that has not started: its owner ends it."""
+        """Of these, the work that has not started; its owner says that its deadline has passed, and ends it."""
+        self._deadlines.await_reports()
         return [id for id in ids if self._deadlines.refuse(id)]
 
     def refusal(self, id: str) -> str | None:

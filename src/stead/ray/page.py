@@ -261,7 +261,7 @@ class AskedPage:
     def _refresh(self) -> bool:
         try:
             self._page = Page.of(self._ask())
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # Ray ends calls by the latter when a process leaves
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             self._why = f"{self._unread} and the controller did not tell it ({first})"
             return False

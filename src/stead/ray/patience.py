@@ -7,7 +7,8 @@ is known per kind (amounts and rules), because Ray lists it so; only work with a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ import ray
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.ray.book import Book
+from stead.ray.book import Book, Timed
 from stead.ray.cluster import real_amounts
 from stead.ray.page import read_name
 from stead.ray.tables import PendingRow, Status, Tables
@@ -24,6 +25,12 @@ from stead.ray.tables import PendingRow, Status, Tables
 LOOK_S = 0.5
 KINDS_MAX = 50
 """So many kinds of waiting work are explained in one look; the others come when these are gone."""
+
+REPORTS_S = 2.0
+"""How long after its start the controller refuses nobody at a deadline."""
+
+EARLY_MAX = 10_000
+SWEEP_S, JOB_ID = 10.0, 8
 
 ORPHAN_S = 2.0
 """So long after a deadline its owner should have ended the work; then the controller does it."""
@@ -66,11 +73,34 @@ class Deadlines:
 
     def __init__(self, book: Book, tables: Tables, why: Callable[[Ask], Explanation]) -> None:
         self._book, self._tables, self._why = book, tables, why
+        self._opened = self._swept = time.monotonic()
+        self._started_early: OrderedDict[str, None] = OrderedDict()
+
+    def watch(self, timed: Iterable[Timed]) -> None:
+        """Take on work with a deadline. What has started, or is known because its owner tells of it again, is not."""
+        now = time.time()
+        self._book.keep_timed(
+            replace(each, ask=replace(each.ask, deadline=now + each.within_s))
+            for each in timed
+            if self._book.timed_of(each.id) is None and each.id not in self._started_early
+        )
+
+    def started(self, ids: Iterable[str]) -> None:
+        """A worker may tell that work has started before its owner tells of the deadline."""
+        ids = list(ids)
+        self._started_early.update(dict.fromkeys(id for id in ids if self._book.timed_of(id) is None))
+        while len(self._started_early) > EARLY_MAX:
+            self._started_early.popitem(last=False)
+        self._book.forget_timed(ids)
+
+    def await_reports(self) -> None:
+        """A controller that has just started first lets workers tell it again what they told the one before."""
+        time.sleep(max(0.0, self._opened + REPORTS_S - time.monotonic()))
 
     def refuse(self, id: str) -> bool:
-        """Whether the work is refused by now."""
+        """Whether the work is refused: it is overdue, as its owner says, and nobody has told that it started."""
         timed = self._book.timed_of(id)
-        if timed is None or timed.ask.deadline is None or timed.ask.deadline > time.time():
+        if timed is None:
             return False
         if timed.refused is not None:
             return True
@@ -90,10 +120,24 @@ class Deadlines:
         for timed in self._book.open_timed():
             if timed.kind == "actor" and timed.ask.deadline is not None and now - timed.ask.deadline > ORPHAN_S:
                 row = self._tables.actor(timed.id)
-                if row is None or not row.name:
+                if row is None:
                     self._book.forget_timed([timed.id])  # it went with its owner
-                elif self.refuse(timed.id):
+                elif row.name and self.refuse(timed.id):
                     ray.kill(ray.get_actor(row.name, row.namespace))
+        if time.monotonic() - self._swept > SWEEP_S:
+            self._swept = time.monotonic()
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """What ended with its job: nobody asks for its refusal any more. An id of Ray's ends with that of its job."""
+        known = self._book.all_timed()
+        if known:
+            live = self._tables.live_jobs()
+            self._book.forget_timed(
+                each.id
+                for each in known
+                if each.id[-JOB_ID:] not in live and (each.kind == "task" or each.refused is not None)
+            )
 
 
 def amounts_text(resources: Mapping[str, float]) -> str:

@@ -40,38 +40,45 @@ class Registrar:
     ) -> None:
         self._send, self._is_over, self._max = send, is_over, unacknowledged_max
         self._changed = threading.Condition()
-        self._waiting: dict[Hashable, Message] = {}
-        self._under_way: list[Message] = []
-        self._added = 0
+        self._waiting: dict[Hashable, tuple[int, Message]] = {}
+        self._added = self._acknowledged = 0  # numbers of messages
         self._thread: threading.Thread | None = None
 
     def add(self, kind: str, item: Any, key: Hashable = None) -> None:
         """Send a message. One with a `key` replaces a message with the same key that was not sent yet, at its place:
         for what is said as a whole again and again, such as a total."""
         with self._changed:
-            self._added += 1
-            name: Hashable = self._added if key is None else (kind, key)
-            while name not in self._waiting and len(self._waiting) + len(self._under_way) >= self._max:
+            name: Hashable = object() if key is None else (kind, key)
+            while name not in self._waiting and self._added - self._acknowledged >= self._max:
                 if self._is_over():
                     return
                 self._changed.wait(1.0)
-            self._waiting[name] = (kind, item)
+            if name not in self._waiting:
+                self._added += 1
+            number, _ = self._waiting.get(name, (self._added, None))
+            self._waiting[name] = (number, (kind, item))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="stead-registrar", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all that was added before is acknowledged."""
+        with self._changed:
+            last = self._added
+            while self._acknowledged < last and not self._is_over():
+                self._changed.wait(1.0)
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting:
                     self._changed.wait()
-                first = list(self._waiting)[:BATCH_MAX]
-                self._under_way = [self._waiting.pop(key) for key in first]
-            if not self._deliver(self._under_way):
+                batch = [self._waiting.pop(key) for key in list(self._waiting)[:BATCH_MAX]]
+            if not self._deliver([message for _, message in batch]):
                 return
             with self._changed:
-                self._under_way = []
+                self._acknowledged = batch[-1][0]
                 self._changed.notify_all()
 
     def _deliver(self, batch: list[Message]) -> bool:
@@ -84,6 +91,8 @@ class Registrar:
                 if len(batch) > 1:  # one of them; the others are to arrive
                     return all(self._deliver([each]) for each in batch)
                 log.warning("stead's controller refused what this program told it: %s", error)
+            except SystemExit:  # Ray's way to end calls that are under way when a process leaves
+                return False
             except Exception as error:
                 if self._is_over():
                     return False
