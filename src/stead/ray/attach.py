@@ -85,6 +85,7 @@ class Connection:
         self._asked_page: AskedPage | None = None
         self._page_call: Any = None
         self.running: Any = None  # in a worker: the id of its task
+        self.waits_elsewhere = False  # in a worker: its task runs on another node, and this one waits for the result
         self._controller: Any = None
         self._lock, self._page_lock = threading.Lock(), threading.Lock()
         self._introduced: dict[str, float] = {}

@@ -136,6 +136,17 @@ class ControlStore:
         rows = [row for row in reply.events_by_task if row.task_info.type != common_pb2.TaskType.ACTOR_TASK]
         return [_task(row) for row in rows]
 
+    def label_selectors(self, task_id: str) -> list[dict[str, str]]:
+        """The label selector of a task, then those it falls back to; empty if Ray knows no such task, or no longer."""
+        request = gcs_service_pb2.GetTaskEventsRequest(limit=1)
+        request.filters.task_filters.add(
+            task_id=bytes.fromhex(task_id), predicate=gcs_service_pb2.FilterPredicate.EQUAL
+        )
+        found = self._tasks.GetTaskEvents(request, timeout=ANSWER_S).events_by_task
+        return [dict(row.task_info.label_selector) for row in found] + [
+            _selector(option.label_selector) for row in found for option in row.task_info.fallback_strategy.options
+        ]
+
 
 def _task(row: Any) -> TaskRow:
     told, now = row.task_info, row.state_updates
@@ -152,6 +163,15 @@ def _task(row: Any) -> TaskRow:
         row.job_id.hex(),
         since / 1e9,
     )
+
+
+def _selector(said: Any) -> dict[str, str]:
+    """A label selector as people write it."""
+    is_in = common_pb2.LabelSelectorOperator.LABEL_OPERATOR_IN
+    return {
+        each.label_key: f"{'' if each.operator == is_in else '!'}in({','.join(each.label_values)})"
+        for each in said.label_constraints
+    }
 
 
 def _topology(strategy: str) -> int:

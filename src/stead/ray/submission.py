@@ -17,7 +17,8 @@ import os
 import random
 import threading
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import Any
@@ -31,7 +32,7 @@ from stead.errors import Invalid, Unsupported
 from stead.labelling import ANYWHERE
 from stead.ray import grants, singly
 from stead.ray.attach import Connection, connection
-from stead.ray.compile import OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
+from stead.ray.compile import IMPLICIT_PREFIX, OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
 from stead.ray.page import BOTH, ONE, PREFIX, TIMED, NoPage, Page, read_name
@@ -42,6 +43,9 @@ ROUTE = "_stead_route"
 """The option under which a compiled route travels through Ray's own option handling."""
 
 NODE_ID = "ray.io/node-id"
+FIXED = f"{IMPLICIT_PREFIX}stead.fixed"
+"""Held by a task whose pass does not say all of where it may go: Ray was told labels or a node. Every node has it."""
+
 ENFORCE_LABELS = "STEAD_ENFORCE_LABELS"
 PLAIN = Wish(Pass())
 ENTRIES_MAX = 16
@@ -85,6 +89,7 @@ class _State:
     exempt = False
     warned_labels = False
     group_options = threading.local()
+    complete = threading.local()
 
 
 # -- switching on
@@ -113,6 +118,16 @@ def is_installed() -> bool:
 def exempt_this_process() -> None:
     """What the controller itself starts carries no pass: it is there to grant them."""
     _State.exempt = True
+
+
+@contextmanager
+def complete() -> Iterator[None]:
+    """What this thread submits in the block asks for all that it needs; nothing is added."""
+    _State.complete.now = True
+    try:
+        yield
+    finally:
+        _State.complete.now = False
 
 
 def check_ray() -> None:
@@ -147,7 +162,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def submit_task(core: Any, *given: Any) -> Any:
         said = given[at_labels]
-        if _State.exempt:
+        if _State.exempt or getattr(_State.complete, "now", False):
             if isinstance(said, Marked):
                 args = list(given)
                 args[at_strategy], args[at_labels], args[at_fallback] = _as_written(said, given[at_strategy])
@@ -166,6 +181,8 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
             return refs
         admitted = _admit_all(link, asked, resources, strategy, said)
         if admitted is not None:
+            if _is_fixed(*admitted):
+                resources[FIXED] = ONE
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = admitted
             given = tuple(args)
@@ -313,6 +330,12 @@ def admit(
     if asked is not None and asked.deadline_s is not None and page.grants:
         resources[TIMED] = ONE
     return _with_tiers(page, wish, asked, strategy)
+
+
+def _is_fixed(strategy: Any, labels: Mapping[str, str] | None, _: Any) -> bool:
+    """Whether Ray itself keeps a task from nodes that its pass allows."""
+    pinned = isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft
+    return pinned or bool(labels and labels.keys() - {NODE_ID})
 
 
 def _tolerated(link: Connection, asked: Route, resources: Mapping[str, float]) -> tuple[Toleration, ...]:

@@ -11,6 +11,8 @@ import logging
 import os
 import threading
 import time
+import uuid
+from functools import lru_cache
 from typing import Any
 
 import ray
@@ -19,6 +21,7 @@ from stead.ray.attach import connection
 from stead.ray.environments import VARIABLE
 from stead.ray.hooks import BIND, run_chained
 from stead.ray.page import TICKET, TIMED
+from stead.ray.redirects import Redirect, withdrawn
 from stead.ray.submission import install
 
 log = logging.getLogger(__name__)
@@ -39,13 +42,14 @@ def install_in_worker() -> None:
 
 class _Executed:
     """What Ray knows of a function that it runs. Ray keeps it, and reads `function` before and `max_calls` after each
-    call: the first tells that work with a deadline has started, the second lets the worker leave as Ray's own limit
-    of calls would, once the worker's node has been withdrawn from the work it is leased for."""
+    call: the first tells that work with a deadline has started, or sends it to another node if it may no longer run
+    here; the second lets the worker leave as Ray's own limit of calls would, once the worker's node has been withdrawn
+    from the work it is leased for."""
 
     def __init__(self, plain: Any, worker: Any, descriptor: Any) -> None:
         self.function_name = plain.function_name
-        self._function, self._max_calls = plain.function, plain.max_calls
-        self._worker, self._descriptor = worker, descriptor
+        self.plain, self._max_calls = plain.function, plain.max_calls
+        self._worker, self.descriptor = worker, descriptor
 
     @property
     def function(self) -> Any:
@@ -54,12 +58,18 @@ class _Executed:
             link = connection(core)
             link.running = core.get_current_task_id()  # other threads of this worker cannot ask for it
             held = core.resource_ids()
+            if names := withdrawn(link.page(), link.node_id, held):
+                return Redirect(link, self, held, names).function
             if TIMED in held:
                 link.report_started(link.running.hex())
             for name in held:
                 if name.startswith(TICKET):
                     link.tell("task_started", (name, link.node_id))
-        return self._function
+        return self.plain
+
+    def remote_of(self, function: Any) -> Any:
+        """A remote function that leaves its worker after as many calls as this one does."""
+        return _remote(function, int(self._max_calls))
 
     @property
     def max_calls(self) -> int:
@@ -70,19 +80,32 @@ class _Executed:
         if not _must_leave(self._worker):
             return int(self._max_calls)
         # Ray counts calls if this is not 0, and lets the worker leave when it is then just as many as were counted.
-        return max(1, int(self._worker.function_actor_manager.get_task_counter(self._descriptor)))
+        return max(1, int(self._worker.function_actor_manager.get_task_counter(self.descriptor)))
 
 
 def _must_leave(worker: Any) -> bool:
     try:
         link = connection(worker.core_worker)
-        away = link.page().away.get(link.node_id)
-        withdrawn = worker.core_worker.resource_ids().keys() & set(away) if away else ()
-        for name in withdrawn:
+        names = withdrawn(link.page(), link.node_id, worker.core_worker.resource_ids())
+        for name in names:
             link.report_leaving(name)
-        return bool(withdrawn)
+        return bool(names)
     except Exception:
         return False
+
+
+@lru_cache
+def _remote(function: Any, max_calls: int) -> Any:
+    remote = ray.remote(max_calls=max_calls)(function) if max_calls else ray.remote(function)
+    remote._uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{function.__qualname__}/{max_calls}")  # the same in every worker
+    return remote
+
+
+def function_of(descriptor: Any) -> Any:
+    """A function of this job, by what Ray calls it."""
+    worker = ray._private.worker.global_worker
+    found = worker.function_actor_manager.get_execution_info(worker.current_job_id, descriptor)
+    return found.plain if isinstance(found, _Executed) else found.function
 
 
 def _end_leases(worker: Any) -> None:
@@ -111,7 +134,7 @@ def _obey_evictions(worker: Any) -> None:
                 link.tell("holds", (link.node_id, digest))
                 digest = None
             due = link.page().evict.get(link.node_id)
-            if due:
+            if due and not link.waits_elsewhere:
                 for name in worker.core_worker.resource_ids().keys() & due.keys():
                     since, stay = due[name]
                     if max(since, began) + stay <= time.time():

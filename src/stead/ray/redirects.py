@@ -1,0 +1,219 @@
+"""Tasks that start on a node they may no longer use: the same call runs elsewhere, and the task waits for its result.
+
+Rule: nothing of the user's runs on a node that the task's pass was withdrawn from. The task ends as if it had run here:
+the same result, items and exception, one retry for one crash, cancelled when it is cancelled. While it waits, Ray lends
+its CPU to others, and it keeps its unit of the withdrawn name, so that no other queued task follows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import ray
+from ray.exceptions import RayTaskError, TaskCancelledError, TaskUnschedulableError
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from stead.ray.attach import Connection, connection
+from stead.ray.page import TIMED, Page, read_name
+from stead.ray.submission import FIXED, NODE_ID, complete
+
+CLAIMS = b"stead-claims"
+LOOK_S = 0.2
+AGAIN_S = 1.0
+NATIVE = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+"""Amounts that Ray takes under a name of their own."""
+
+log = logging.getLogger(__name__)
+
+
+def withdrawn(page: Page, node_id: str, held: Mapping[str, Any]) -> frozenset[str]:
+    """The names that work holds although they were withdrawn from its node."""
+    away = page.away.get(node_id)
+    return frozenset(held.keys() & set(away)) if away else frozenset()
+
+
+def name_today(page: Page, name: str) -> str:
+    """The name that a submission under the same rules carries today."""
+    found = read_name(name)
+    return page.name(found[0]) if found else name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that another worker makes in place of a task. Whoever takes the claim first makes it, and nobody else."""
+
+    claim: bytes
+    descriptor: Any
+    task_id: str
+    timed: bool
+
+
+class Redirect:
+    """One task on its way to another node: called in place of its function."""
+
+    def __init__(self, link: Connection, executed: Any, held: Mapping[str, Any], names: frozenset[str]) -> None:
+        self._link, self._executed, self._names = link, executed, names
+        self._amounts = {name: sum(part for _, part in parts) for name, parts in held.items()}
+        task_id = link.core.get_current_task_id()
+        self._task_id, self._task_name = task_id.hex(), link.core.get_current_task_name()
+        self._is_back = False
+        timed = self._amounts.pop(TIMED, None) is not None
+        self._call = Call(os.urandom(12), executed.descriptor, self._task_id, timed)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self._stream if inspect.isgeneratorfunction(self._executed.plain) else self._run
+
+    def _run(self, *args: Any, **named: Any) -> Any:
+        while not self._is_back:
+            ref = self._submitted(_call, args, named)
+            with self._waiting(ref):
+                found = ray.get(ref)
+                self._is_back |= isinstance(found, Declined)
+                if not self._is_back:
+                    return found
+        return self._here()(*args, **named)
+
+    def _stream(self, *args: Any, **named: Any) -> Iterator[Any]:
+        while not self._is_back:
+            refs = self._submitted(_stream, args, named)
+            with self._waiting(refs):
+                for ref in refs:
+                    found = ray.get(ref)
+                    self._is_back |= isinstance(found, Declined)
+                    if not self._is_back:
+                        yield found
+                if not self._is_back:
+                    return
+        yield from self._here()(*args, **named)
+
+    def _here(self) -> Callable[..., Any]:
+        """The function itself: this node takes the task again."""
+        if self._call.timed:
+            self._link.report_started(self._task_id)
+        plain: Callable[..., Any] = self._executed.plain
+        return plain
+
+    # -- the same call again
+
+    def _submitted(self, carrier: Callable[..., Any], args: Any, named: Any) -> Any:
+        """Submit it with what this task holds, under today's names, where this task could have gone."""
+        page = self._link.page()
+        choices = self._choices()
+        renamed = {
+            name_today(page, name) if name in self._names and choices is not None else name: amount
+            for name, amount in self._amounts.items()
+        }
+        if choices is None:  # it may run here only, and waits in Ray's queue of this node
+            choices = {"scheduling_strategy": NodeAffinitySchedulingStrategy(self._link.node_id, soft=False)}
+        options: dict[str, Any] = {keyword: renamed.pop(name, 0) for name, keyword in NATIVE.items()}
+        if not options["memory"]:
+            del options["memory"]
+        if carrier is _stream:
+            options["_generator_backpressure_num_objects"] = 1
+        options = {"scheduling_strategy": "DEFAULT", **options, **choices, "name": self._task_name}
+        with complete():
+            remote = self._executed.remote_of(carrier)
+            return remote.options(resources=renamed, max_retries=0, retry_exceptions=False, **options).remote(
+                self._call, args, named
+            )
+
+    def _choices(self) -> dict[str, Any] | None:
+        """What Ray itself was told of the nodes, beside the pass; None if it is this node alone, or not known."""
+        if FIXED not in self._amounts:
+            return {}
+        from stead.ray.gcs import ControlStore  # only here: it takes time to load
+
+        address = ray._private.worker.global_worker.gcs_client.address
+        told = ControlStore(address).label_selectors(self._task_id)
+        labelled = [each for each in told if NODE_ID not in each] or told
+        if not any(labelled):
+            return None
+        first, *rest = labelled
+        return {"label_selector": first, "fallback_strategy": [{"label_selector": each} for each in rest] or None}
+
+    # -- until it is done
+
+    @contextmanager
+    def _waiting(self, what: Any) -> Iterator[None]:
+        """Wait for `what` without being evicted; turn its failures into this task's own."""
+        ended = threading.Event()
+        self._link.waits_elsewhere = True
+        threading.Thread(target=self._look_out, args=(what, ended), name="stead-redirect", daemon=True).start()
+        try:
+            yield
+        except RayTaskError:
+            raise  # the user's own exception; Ray makes one error of both
+        except TaskCancelledError:
+            if not self._is_back:
+                raise KeyboardInterrupt from None  # as Ray cancels a task that runs
+        except TaskUnschedulableError:  # it has not begun, so it is submitted once more
+            time.sleep(AGAIN_S)
+        except ray.exceptions.RayError as error:
+            _crash(self._task_name, error)
+        except BaseException:  # this task is cancelled
+            ray.cancel(what)
+            raise
+        finally:
+            ended.set()
+            self._link.waits_elsewhere = False
+            if not self._is_back:
+                with suppress(Exception):
+                    _internal_kv_del(self._call.claim, namespace=CLAIMS)
+
+    def _look_out(self, what: Any, ended: threading.Event) -> None:
+        """Come back as soon as the names are granted here again, unless the call has begun elsewhere: what it waits for
+        may be what this task holds."""
+        while not ended.wait(LOOK_S):
+            if not withdrawn(self._link.page(), self._link.node_id, dict.fromkeys(self._names)):
+                self._is_back = _takes(self._call.claim)
+                if self._is_back:
+                    ray.cancel(what)
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """What a call returns whose task has taken the claim, and so runs where it is."""
+
+
+def _call(call: Call, args: Any, named: Any) -> Any:
+    return _begun(call)(*args, **named) if _takes(call.claim) else Declined()
+
+
+def _stream(call: Call, args: Any, named: Any) -> Iterator[Any]:
+    if _takes(call.claim):
+        yield from _begun(call)(*args, **named)
+    else:
+        yield Declined()
+
+
+def _begun(call: Call) -> Callable[..., Any]:
+    from stead.ray.workers import function_of
+
+    if call.timed:
+        connection().report_started(call.task_id)
+    function: Callable[..., Any] = function_of(call.descriptor)
+    return function
+
+
+def _takes(claim: bytes) -> bool:
+    """Whether this is the first to take it."""
+    me = os.urandom(8)
+    _internal_kv_put(claim, me, overwrite=False, namespace=CLAIMS)
+    return bool(_internal_kv_get(claim, namespace=CLAIMS) == me)
+
+
+def _crash(name: str, error: Exception) -> NoReturn:
+    """The worker that ran the call is gone; so this one goes too, and Ray counts one retry as it would have."""
+    log.warning("task %s ran on another node and ended with it: %s", name, error)
+    os._exit(1)

@@ -1,0 +1,280 @@
+"""A task that starts on a node that was tainted meanwhile runs elsewhere, and nobody can tell the difference.
+
+Three raylets of one CPU. Tasks would rather be on node 0, so Ray keeps them in its queue; an actor holds its CPU. Then
+the node is tainted and the actor killed, and what it held of the plain pass lets one of them in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from waiting import wait_for
+
+import stead
+
+ray = pytest.importorskip("ray")
+from workload import Resident, attached, free_cpus, pinned, where_am_i  # noqa: E402
+
+from stead.ray.gcs import ControlStore  # noqa: E402
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
+
+SOON_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def ids(cluster_of: Any) -> Iterator[list[str]]:
+    north, south = {"ray.io/region": "north"}, {"ray.io/region": "south"}
+    nodes = [
+        {"num_cpus": 1, "resources": {"disk": 2, "only": 1}, "labels": north},
+        {"num_cpus": 1, "labels": south},
+        {"num_cpus": 1, "resources": {"disk": 2}, "labels": north},
+    ]
+    with attached(cluster_of(nodes)) as cluster:
+        found = [node.node_id for node in cluster.nodes]
+        stead.taint(found[0], {"before": "yes"})  # plain work is bound from now on
+        stead.untaint(found[0], ["before"])
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(ids: list[str]) -> Iterator[None]:
+    yield
+    if any(view.taints for view in stead.nodes() if view.id == ids[0]):
+        stead.untaint(ids[0], ["repair"])
+
+
+@contextmanager
+def let_in_too_late(id: str) -> Iterator[None]:
+    """What is submitted in the block waits for the node, and starts there when it is already tainted."""
+    # Several, because the controller takes back what they free, if it is faster than the node's queue.
+    holders = [Resident.options(scheduling_strategy=pinned(id), num_cpus=0.3).remote() for _ in range(3)]
+    assert set(ray.get([holder.where.remote() for holder in holders], timeout=SOON_S)) == {id}
+    yield
+    stead.taint(id, {"repair": "yes"})
+    for holder in holders:
+        ray.kill(holder)
+
+
+@contextmanager
+def busy(*ids: str) -> Iterator[None]:
+    """Nodes whose CPU is taken, under a pass of its own."""
+    options = {"tolerations": {"nothing": stead.Exists()}}
+    held = [Resident.options(scheduling_strategy=pinned(id), **options).remote() for id in ids]
+    ray.get([each.where.remote() for each in held], timeout=SOON_S)
+    yield
+    for each in held:
+        ray.kill(each)
+
+
+def task(function: Any, id: str, **options: Any) -> Any:
+    given = {"num_cpus": 1, "max_retries": 0, "scheduling_strategy": pinned(id, soft=True), **options}
+    return ray.remote(**given)(function)
+
+
+def counted(path: Path) -> int:
+    """How often it ran, told by the task itself."""
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+# -- results
+
+
+def test_it_runs_elsewhere_with_its_arguments(ids: list[str]) -> None:
+    def given(array: Any, inner: list[Any], *, word: str) -> tuple[str, float, Any, str]:
+        return where_am_i(), float(array.sum()), inner[0], word
+
+    with let_in_too_late(ids[0]):
+        nested = ray.put("nested")
+        ref = task(given, ids[0]).remote(ray.put(numpy.ones(200_000)), [nested], word="yes")
+    node, total, kept, word = ray.get(ref, timeout=SOON_S)
+    assert node in ids[1:]
+    assert (total, ray.get(kept), word) == (200_000.0, "nested", "yes")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_it_has_as_many_results_as_it_was_asked_for(count: int, ids: list[str], tmp_path: Path) -> None:
+    def several() -> Any:
+        (tmp_path / "ran").write_text(where_am_i())
+        return tuple(range(count)) or None
+
+    with let_in_too_late(ids[0]):
+        refs = task(several, ids[0], num_returns=count).remote()
+    if count:
+        assert ray.get(refs, timeout=SOON_S) == [0, 1]
+    assert wait_for((tmp_path / "ran").exists, SOON_S)
+    assert (tmp_path / "ran").read_text() in ids[1:]
+
+
+def test_a_generator_gives_its_items_and_its_exception(ids: list[str]) -> None:
+    def items() -> Iterator[Any]:
+        yield where_am_i()
+        yield 2
+        raise KeyError("third")
+
+    with let_in_too_late(ids[0]):
+        refs = task(items, ids[0]).remote()
+    assert ray.get(next(refs), timeout=SOON_S) in ids[1:]
+    assert ray.get(next(refs), timeout=SOON_S) == 2
+    with pytest.raises(KeyError, match="third"):
+        ray.get(next(refs), timeout=SOON_S)
+    assert list(refs) == []
+
+
+# -- failures
+
+
+class Refused(ValueError):
+    pass
+
+
+def test_its_exception_is_the_users_own_and_retried_as_often_as_asked(ids: list[str], tmp_path: Path) -> None:
+    def fails() -> None:
+        with (tmp_path / "ran").open("a") as file:
+            file.write(where_am_i() + "\n")
+        raise Refused("not today")
+
+    with let_in_too_late(ids[0]):
+        ref = task(fails, ids[0], max_retries=2, retry_exceptions=[ValueError]).remote()
+    with pytest.raises(Refused, match="not today") as caught:
+        ray.get(ref, timeout=SOON_S)
+    assert isinstance(caught.value, ray.exceptions.RayTaskError)
+    assert type(caught.value.cause) is Refused
+    assert caught.value.cause.args == ("not today",)
+    # Its retries wait for the node that they would rather be on until something lets them in, or the taint goes.
+    assert 1 <= counted(tmp_path / "ran") <= 3
+    assert ids[0] not in (tmp_path / "ran").read_text()
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_crash_of_its_worker_costs_one_retry(retries: int, ids: list[str], tmp_path: Path) -> None:
+    def crashes() -> int:
+        with (tmp_path / "ran").open("a") as file:
+            file.write("once\n")
+        if counted(tmp_path / "ran") == 1:
+            os._exit(1)
+        return counted(tmp_path / "ran")
+
+    with let_in_too_late(ids[0]):
+        ref = task(crashes, ids[0], max_retries=retries).remote()
+    wait_for(lambda: counted(tmp_path / "ran"), SOON_S, "the first run")
+    if retries:
+        stead.untaint(ids[0], ["repair"])
+        assert ray.get(ref, timeout=SOON_S) == 2
+    else:
+        with pytest.raises(ray.exceptions.WorkerCrashedError):
+            ray.get(ref, timeout=SOON_S)
+        assert counted(tmp_path / "ran") == 1
+
+
+# -- cancelling
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["while it waits", "while it runs"])
+@pytest.mark.parametrize("options", [{}, {"recursive": False}, {"force": True}], ids=str)
+def test_cancelling_it_cancels_what_runs_in_its_place(
+    running: bool, options: Any, ids: list[str], tmp_path: Path
+) -> None:
+    def sleeps() -> None:
+        (tmp_path / "began").touch()
+        for _ in range(600):
+            threading.Event().wait(0.1)
+        (tmp_path / "ended").touch()
+
+    with busy(*(() if running else ids[1:])):
+        with let_in_too_late(ids[0]):
+            ref = task(sleeps, ids[0]).remote()
+        if running:
+            wait_for((tmp_path / "began").exists, SOON_S, "the start")
+        else:
+            wait_for(lambda: waits_here(ids[0]), SOON_S, "the task that waits")
+        ray.cancel(ref, **options)
+        with pytest.raises((ray.exceptions.TaskCancelledError, ray.exceptions.WorkerCrashedError)):
+            ray.get(ref, timeout=SOON_S)
+    wait_for(lambda: sum(view.available.get("CPU", 0) for view in stead.nodes()) == 3, SOON_S, "the end of all of it")
+    assert not (tmp_path / "ended").exists()
+    assert running or not (tmp_path / "began").exists()
+
+
+def waits_here(id: str) -> bool:
+    """Whether Ray takes a task for running on the node, although its CPU is free: it waits for another one."""
+    store = ControlStore(ray.get_runtime_context().gcs_address)
+    return any(row.node_id == id for row in store.tasks("RUNNING") if not row.is_actor) and free_cpus(id) == 1
+
+
+# -- where it may go
+
+
+def test_it_holds_what_it_asked_for(ids: list[str]) -> None:
+    def held() -> tuple[str, Any]:
+        return where_am_i(), ray.get_runtime_context().get_assigned_resources()
+
+    with let_in_too_late(ids[0]):
+        ref = task(held, ids[0], num_cpus=0.5, resources={"disk": 1.5}, memory=5_000_000).remote()
+    node, amounts = ray.get(ref, timeout=SOON_S)
+    assert node == ids[2]
+    asked = {name: amount for name, amount in amounts.items() if not name.startswith(("stead.", "node:"))}
+    assert asked == {"CPU": 0.5, "disk": 1.5, "memory": 5_000_000.0}
+
+
+def test_labels_that_ray_matches_itself_hold_for_it(ids: list[str]) -> None:
+    with busy(ids[2]):
+        with let_in_too_late(ids[0]):
+            ref = task(where_am_i, ids[0], label_selector={"ray.io/region": "north"}).remote()
+        assert ray.wait([ref], timeout=4.0)[0] == []
+    assert ray.get(ref, timeout=SOON_S) == ids[2]
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [{"resources": {"only": 1}}, {"hard": True}],
+    ids=["it needs what only that node has", "it is pinned there"],
+)
+def test_what_may_run_there_alone_waits_until_the_taint_is_gone(needs: dict[str, Any], ids: list[str]) -> None:
+    options = {"scheduling_strategy": pinned(ids[0])} if needs.pop("hard", False) else dict(needs)
+    with let_in_too_late(ids[0]):
+        refs = [task(where_am_i, ids[0], **options).remote() for _ in range(3)]
+    assert ray.wait(refs, timeout=4.0)[0] == [], "none runs there, and none has failed"
+    stead.untaint(ids[0], ["repair"])
+    assert set(ray.get(refs, timeout=SOON_S)) == {ids[0]}
+
+
+def test_while_it_waits_its_cpu_is_free_for_work_that_tolerates_the_taint(ids: list[str]) -> None:
+    with busy(*ids[1:]):
+        with let_in_too_late(ids[0]):
+            ref = task(where_am_i, ids[0]).remote()
+        wait_for(lambda: waits_here(ids[0]), SOON_S, "the task that waits")
+        tolerant = task(where_am_i, ids[0], tolerations={"repair": stead.Exists()})
+        assert ray.get([tolerant.remote() for _ in range(3)], timeout=SOON_S) == [ids[0]] * 3
+        assert ray.wait([ref], timeout=0.5)[0] == []
+    assert ray.get(ref, timeout=SOON_S) in ids[1:]
+
+
+# -- deadlines
+
+
+def test_a_deadline_counts_until_it_runs(ids: list[str]) -> None:
+    with busy(*ids[1:]):
+        with let_in_too_late(ids[0]):
+            ref = task(where_am_i, ids[0], deadline_s=6.0).remote()
+        with pytest.raises(stead.Unplaced):
+            stead.get(ref, timeout=SOON_S)
+
+
+@pytest.mark.long
+def test_it_meets_its_deadline_when_it_starts_elsewhere_in_time(ids: list[str]) -> None:
+    def sleeps() -> str:
+        threading.Event().wait(35.0)
+        return where_am_i()
+
+    with let_in_too_late(ids[0]):
+        ref = task(sleeps, ids[0], deadline_s=30.0).remote()
+    assert stead.get(ref, timeout=SOON_S) in ids[1:]
