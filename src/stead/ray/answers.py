@@ -34,13 +34,13 @@ from stead.ray.grants import Grants
 from stead.ray.page import PROTOCOL, read_name
 from stead.ray.passes import Passes
 from stead.ray.placing import Placing
-from stead.ray.tables import ActorRow, PendingRow, Status, Tables
+from stead.ray.tables import ACTOR_ID, ActorRow, PendingRow, Status, Tables
 from stead.resources import Resources
 from stead.selectors import intersection, parse_label_selector
 from stead.taints import TOLERATE_ALL
 
 ANY = (TOLERATE_ALL,)
-ACTOR_ID, GROUP_ID, TASK_ID = 32, 36, 48
+GROUP_ID, TASK_ID = 36, 48
 """How long Ray's ids are."""
 
 

@@ -26,7 +26,7 @@ from stead.operate.audit import Author
 from stead.operate.changes import NodeChange, Removal
 from stead.operate.views import Event, NodeView
 from stead.ray import grants
-from stead.ray.answers import ACTOR_ID, GROUP_ID, TASK_ID
+from stead.ray.answers import GROUP_ID, TASK_ID
 from stead.ray.attach import Remembered, connection
 from stead.ray.compile import route
 from stead.ray.desk import remote_desk
@@ -36,6 +36,7 @@ from stead.ray.placement import placement_group as placement_group
 from stead.ray.placement import remove_placement_group as remove_placement_group
 from stead.ray.remote import remote as remote
 from stead.ray.submission import check_ray, install
+from stead.ray.tables import ACTOR_ID
 from stead.selectors import parse_label_selector, parse_selector
 from stead.taints import Effect, Taint
 

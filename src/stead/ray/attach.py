@@ -18,7 +18,6 @@ import logging
 import random
 import threading
 import time
-import uuid
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
@@ -80,7 +79,6 @@ class Connection:
         worker = ray._private.worker.global_worker
         self.core = core
         self.node_id: str = core.get_current_node_id().hex()
-        self.process = uuid.uuid4().hex
         self._reader = Reader(folder_of(worker.node.get_session_dir_path(), self.node_id))
         self._asked_page: AskedPage | None = None
         self._page_call: Any = None
@@ -105,6 +103,17 @@ class Connection:
     @property
     def job(self) -> str:
         return str(self.core.get_current_job_id().hex())
+
+    @property
+    def detached_actor(self) -> str:
+        """The detached actor that what runs here belongs to: itself, or the root of who submitted it; "" if none."""
+        root = self.core.get_current_root_detached_actor_id()
+        return "" if root.is_nil() else str(root.hex())
+
+    @property
+    def owner(self) -> str:
+        """With whom goes what is submitted here: an id of a detached actor, or else of the job."""
+        return self.detached_actor or self.job
 
     # -- the page
 
@@ -329,7 +338,7 @@ class Deadlines:
         from stead.ray.book import Timed  # only here: most workers never need it, and start sooner without
 
         ask = asked.ask(id, resources)
-        self._link.tell("watch", Timed(id, kind, self._link.process, ask, within_s=asked.deadline_s))
+        self._link.tell("watch", Timed(id, kind, self._link.owner, ask, within_s=asked.deadline_s))
         with self._lock:
             self._due[id] = (time.monotonic() + asked.deadline_s, kind, what)
             self._lock.notify()

@@ -46,7 +46,7 @@ class Timed:
 
     id: str
     kind: str  # "task" or "actor"
-    process: str
+    owner: str  # a detached actor or a job, with whom the work goes
     ask: Ask
     refused: str | None = None
     within_s: float = 0.0
@@ -68,7 +68,8 @@ class Registered:
 @dataclass(frozen=True, slots=True)
 class GroupAsked:
     """A placement group that the engine decides, with what Ray has to be told of each bundle of each alternative: its
-    pass, and what Ray's own labels can say. `actor` made it, or nothing did but the job; it goes with whoever did."""
+    pass, and what Ray's own labels can say. It goes with `actor`, the detached actor that made it or whose work did, or
+    else with its job."""
 
     group: Group
     passes: tuple[tuple[Pass, ...], ...]
@@ -139,7 +140,7 @@ class Book:
             self._timed.update({each.id: each for each in timed})
             self._db.executemany(
                 "INSERT OR REPLACE INTO timed VALUES (?, ?, ?, ?, ?)",
-                [(each.id, each.kind, each.process, dumps(each.ask), each.refused) for each in timed],
+                [(each.id, each.kind, each.owner, dumps(each.ask), each.refused) for each in timed],
             )
 
     def forget_timed(self, ids: Iterable[str]) -> None:

@@ -314,14 +314,13 @@ class Decided:
         for life in gone:
             self._end(life.what.id)
 
-    def jobs_ended(self, live: set[str]) -> list[Fact]:
-        """Tasks of a program that is gone are nobody's; its actors end by themselves, or are detached."""
+    def owners(self) -> set[str]:
+        return {life.what.job for life in self.lives.values() if life.what.kind == "task"}
+
+    def owners_ended(self, live: set[str]) -> list[Fact]:
+        """Tasks of a program or a detached actor that is gone are nobody's; actors end by themselves."""
         gone = [id for id, life in self.lives.items() if life.what.kind == "task" and life.what.job not in live]
         return [fact for id in gone for fact in self._end(id)]
-
-    @property
-    def has_tasks(self) -> bool:
-        return any(life.what.kind == "task" for life in self.lives.values())
 
     # -- what others use
 

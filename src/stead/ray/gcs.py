@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A placement group as it goes to Ray. `job` is whose it is and with whom it goes, unless it is detached."""
+    """A placement group as it goes to Ray. It goes with `actor`, a detached one, or else with `job`, unless it is
+    detached itself. (Ray has more to say, of an actor that is not detached: its groups go when its job ends.)"""
 
     id: str
     bundles: tuple[Mapping[str, float], ...]
@@ -77,7 +78,7 @@ class ControlStore:
             creator_job_id=bytes.fromhex(spec.job),
             creator_actor_id=bytes.fromhex(spec.actor) if spec.actor else ray.ActorID.nil().binary(),
             creator_actor_dead=not spec.actor,
-            creator_job_dead=spec.detached,
+            creator_job_dead=spec.detached or bool(spec.actor),
             is_detached=spec.detached,
         )
         for key, strategy in spec.topology.items():
@@ -105,7 +106,7 @@ class ControlStore:
             {key: common_pb2.PlacementStrategy.Name(each) for key, each in row.topology_strategy.items()},
             row.name,
             row.creator_job_id.hex(),
-            "" if row.creator_actor_dead else row.creator_actor_id.hex(),
+            row.creator_actor_id.hex() if row.creator_job_dead and not row.creator_actor_dead else "",
             row.is_detached,
         )
         return spec, row.placement_group_final_bundle_placement_timestamp_ms / 1e3

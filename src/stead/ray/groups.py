@@ -167,9 +167,12 @@ class Groups:
         self._book.forget_group(id)
         return [GroupEnded(id)]
 
-    def jobs_ended(self, live: set[str]) -> list[Fact]:
-        """A group goes with its job; Ray removes those it knows."""
-        gone = [id for id, life in self.lives.items() if not life.asked.detached and life.asked.job not in live]
+    def owners(self) -> set[str]:
+        return {_owner(life.asked) for life in self.lives.values() if not life.asked.detached}
+
+    def owners_ended(self, live: set[str]) -> list[Fact]:
+        """A group goes with its owner; Ray removes those it knows."""
+        gone = [id for id, life in self.lives.items() if not life.asked.detached and _owner(life.asked) not in live]
         for id in gone:
             if self.lives[id].taken is not None:
                 ray.util.remove_placement_group(handle(id))
@@ -264,6 +267,10 @@ class Groups:
             and row["stats"]["scheduling_state"] == "INFEASIBLE"
             and not name.startswith(OWN_NAMES)
         ]
+
+
+def _owner(asked: GroupAsked) -> str:
+    return asked.actor or asked.job
 
 
 def _spec(asked: GroupAsked, alternative: int, name_of: Callable[[Pass], str]) -> GroupSpec:

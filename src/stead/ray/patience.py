@@ -30,7 +30,7 @@ REPORTS_S = 2.0
 """How long after its start the controller refuses nobody at a deadline."""
 
 EARLY_MAX = 10_000
-SWEEP_S, JOB_ID = 10.0, 8
+SWEEP_S = 10.0
 
 ORPHAN_S = 2.0
 """So long after a deadline its owner should have ended the work; then the controller does it."""
@@ -129,15 +129,12 @@ class Deadlines:
             self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """What ended with its job: nobody asks for its refusal any more. An id of Ray's ends with that of its job."""
+        """What went with its owner: nobody asks for its refusal any more. Detached actors have their own deadline."""
         known = self._book.all_timed()
-        if known:
-            live = self._tables.live_jobs()
-            self._book.forget_timed(
-                each.id
-                for each in known
-                if each.id[-JOB_ID:] not in live and (each.kind == "task" or each.refused is not None)
-            )
+        live = self._tables.live_owners({each.owner for each in known})
+        self._book.forget_timed(
+            each.id for each in known if each.owner not in live and (each.kind == "task" or each.refused is not None)
+        )
 
 
 def amounts_text(resources: Mapping[str, float]) -> str:

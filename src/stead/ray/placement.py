@@ -119,14 +119,13 @@ def placement_group(
         Strategy.of(node_level),
         tuple((key, Strategy.of(each)) for key, each in topology.items()),
     )
-    actor = link.core.get_actor_id()
     asked = GroupAsked(
         group,
         tuple(passes),
         tuple(natives),
         name,
         link.job,
-        "" if actor.is_nil() else actor.hex(),
+        link.detached_actor,
         lifetime == "detached",
     )
     link.ask("register_group", asked)

@@ -30,7 +30,7 @@ from stead.ray.tables import Status, Tables, handle
 from stead.ray.tickets import Tickets
 from stead.resources import Resources
 
-JOBS_S, ROOM_S, PLACED_S = 2.0, 0.25, 1.0
+OWNERS_S, ROOM_S, PLACED_S = 2.0, 0.25, 1.0
 
 
 class Placing:
@@ -39,7 +39,7 @@ class Placing:
     def __init__(self, address: str, book: Book, tables: Tables, wake: Callable[[], None]) -> None:
         self._book, self._tables, self._wake, self._address = book, tables, wake, address
         self._lock = threading.RLock()
-        self._jobs_looked = self._measured = 0.0
+        self._owners_looked = self._measured = 0.0
         self._refuted: list[Fact] = []  # grants that were taken back, for the next round
         self._lost = False  # whether somebody lost a place in this round
         self._short: set[str] = set()  # what waits for room
@@ -123,7 +123,7 @@ class Placing:
             if self.decided.is_idle and not self.groups.lives and not self.groups.has_news:
                 return []
             unheard, self._unheard = self._unheard, []
-            facts = [*unheard, *self.decided.facts(status, news, missed), *self.groups.facts(status), *self._jobs()]
+            facts = [*unheard, *self.decided.facts(status, news, missed), *self.groups.facts(status), *self._orphans()]
             facts += self._refuted
             self._refuted, self._lost = [], any(isinstance(fact, AskLost) for fact in facts)
             facts += self.decided.close_in(status, self._passes.plugged)
@@ -166,12 +166,14 @@ class Placing:
             mine.setdefault(node, []).extend(amounts)
         return mine
 
-    def _jobs(self) -> list[Fact]:
-        if time.monotonic() - self._jobs_looked < JOBS_S or not (self.decided.has_tasks or self.groups.lives):
+    def _orphans(self) -> list[Fact]:
+        """The end of what belonged to jobs and detached actors that are gone."""
+        if time.monotonic() - self._owners_looked < OWNERS_S:
             return []
-        self._jobs_looked = time.monotonic()
-        live = self._tables.live_jobs()
-        return [*self.decided.jobs_ended(live), *self.groups.jobs_ended(live)]
+        self._owners_looked = time.monotonic()
+        owners = self.decided.owners() | self.groups.owners()
+        live = self._tables.live_owners(owners)
+        return [*self.decided.owners_ended(live), *self.groups.owners_ended(live)]
 
     def carry_out(self, status: Status, nodes_changed: bool) -> None:
         """Grant what was decided in this step. When something has moved, grants that were not used yet may have become

@@ -108,7 +108,8 @@ class Piece:
             from stead.ray.decided import only_heard_of
 
             ask, running = only_heard_of(ask), only_heard_of(ask)
-        self._link.register(Registered(id, kind, self._name, self._link.job, ask, running), wait)
+        owner = self._link.owner if kind == "task" else self._link.job
+        self._link.register(Registered(id, kind, self._name, owner, ask, running), wait)
 
     def _ask(self, id: str, amounts: Mapping[str, float]) -> Ask:
         return replace(self._asked.ask(id, amounts, self._link.namespace), tolerations=self._tolerated)

@@ -6,13 +6,16 @@ begin with ``stead.`` are in them like any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
 from ray.util.placement_group import PlacementGroup
+
+ACTOR_ID = 32
+"""How long the id of an actor is; those of jobs are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,15 @@ class Tables:
         alive = {id: row for id, row in self.gcs.get_all_job_info(timeout=10).items() if not row.is_dead}
         submitted = {row.config.metadata.get("job_submission_id", "") for row in alive.values()}
         return ({id.hex() for id in alive} | submitted) - {""}
+
+    def live_owners(self, owners: Iterable[str]) -> set[str]:
+        """Of these, the jobs that run and the actors that are not dead."""
+        owners = set(owners)
+        if not owners:
+            return set()
+        rows = {id: self.actor(id) for id in owners if len(id) == ACTOR_ID}
+        live = {id for id, row in rows.items() if row is not None and row.state != "DEAD"}
+        return live | (owners & self.live_jobs() if owners - rows.keys() else set())
 
     def group(self, id: str) -> Mapping[str, Any]:
         """One placement group as Ray tells it; empty if Ray knows none of this id."""
