@@ -47,6 +47,7 @@ from stead.ray.environments import LABEL, LABELS_MAX
 from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
+from stead.ray.native import binding
 from stead.ray.page import Page, open_folder, private, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
@@ -250,12 +251,16 @@ class ControllerActor(Answers):
             solves=self._engine.solver is not None,
             generations={key: issued.current for key, issued in self._passes.issued.items()},
             tiers=tiers,
-            only={} if self._grants else {key: sorted(ids) for key, ids in self._allowed.items()},
+            only={} if self._grants else self._bindings(),
             rare={rare_resource(rare): rare for rare in self._cluster.rare},
             tainted={**drained, **tainted},
             away=away,
             evict=self._due(),
         )
+
+    def _bindings(self) -> dict[str, list[dict[str, str]]]:
+        rules = {key: issued.rule.selector for key, issued in self._passes.issued.items()}
+        return {key: binding(rules[key], ids, self._engine.nodes) for key, ids in self._allowed.items() if key in rules}
 
     def _due(self) -> dict[str, dict[str, tuple[float, float]]]:
         due = self._evictions.due(self._engine, self._passes.issued.values())

@@ -26,7 +26,7 @@ OFF = "STEAD_NO_GRANTS"
 
 WEAKER = (
     "this Ray cannot change a node's resources while it runs, so stead places by what it knows when work is "
-    "submitted: work that already waits does not follow later changes of taints and labels"
+    "submitted: work that already waits or restarts does not follow later changes of taints and labels"
 )
 
 ANSWER_S = 1.0

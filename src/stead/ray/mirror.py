@@ -21,9 +21,9 @@ import ray
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from stead.asks import Ask
-from stead.labelling import IDENTITY_KEYS, Requirement, Selector
 from stead.ray.cluster import real_amounts
 from stead.ray.compile import Pass
+from stead.ray.native import NODE_ID, in_rays_words, words
 from stead.ray.page import read_name
 from stead.ray.tables import NodeRow, PendingRow, Status, handle
 from stead.resources import UNIT
@@ -33,8 +33,6 @@ WANTED_MAX = 64
 
 ANY_ROOM = (("CPU", 0.0001),)
 """What work that holds nothing needs of a new node: a bundle cannot be empty."""
-
-NODE_ID = "ray.io/node-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +95,10 @@ class Mirror:
                 kinds[kind] += left
         for ask in singly:
             choice = ask.choices[0]
-            words = _in_rays_words(choice.selector)
-            if words is not None:
+            said = in_rays_words(choice.selector)
+            if said is not None:
                 needs = tuple((name, units / UNIT) for name, units in sorted(choice.resources.items()) if units)
-                kinds[Wanted(needs or ANY_ROOM, tuple(sorted(words.items())))] += 1
+                kinds[Wanted(needs or ANY_ROOM, tuple(sorted(said.items())))] += 1
         share = max(1, WANTED_MAX // max(1, len(kinds)))
         return Counter({kind: min(left, share) for kind, left in list(kinds.items())[:WANTED_MAX]})
 
@@ -108,12 +106,12 @@ class Mirror:
         """The row without its pass; None where there is none, or its rules are more than Ray can say."""
         if not any(read_name(name) for name in row.resources):
             return None
-        ruled = _in_rays_words(self._rule_of(row.resources).selector)
+        ruled = in_rays_words(self._rule_of(row.resources).selector)
         if ruled is None:
             return None
         # Node ids are how preferred nodes are told to Ray, and no new node is among them.
-        native = {key: _words(among, values) for key, among, values in row.labels if key != NODE_ID}
-        if any(native.get(key, words) != words for key, words in ruled.items()):
+        native = {key: words(among, values) for key, among, values in row.labels if key != NODE_ID}
+        if any(native.get(key, said) != said for key, said in ruled.items()):
             return None
         amounts = {name: amount for name, amount in real_amounts(row.resources).items() if amount}
         return Wanted(tuple(sorted(amounts.items())) or ANY_ROOM, tuple(sorted({**native, **ruled}.items())))
@@ -124,29 +122,6 @@ def _takes(node: NodeRow, free: Mapping[str, float], row: PendingRow, kind: Want
     fits = all(free.get(name, 0.0) >= amount for name, amount in row.resources.items())
     native = {key for key, _, _ in row.labels} & {key for key, _ in kind.labels}
     return fits and all((node.labels.get(key) in values) == among for key, among, values in row.labels if key in native)
-
-
-def _in_rays_words(selector: Selector) -> dict[str, str] | None:
-    """A selector as Ray's: one condition for each key, all of which hold."""
-    if len(selector.terms) != 1:
-        return None
-    said = {each.key: _condition(each) for each in selector.terms[0]}
-    if len(said) < len(selector.terms[0]) or not all(said.values()):
-        return None
-    return {key: words for key, words in said.items() if words}
-
-
-def _condition(rule: Requirement) -> str | None:
-    """Ray's negation holds on nodes without the key, and it has no word for a key that is merely there."""
-    if rule.key in IDENTITY_KEYS or rule.greater is not None or rule.less is not None:
-        return None
-    if rule.complement != rule.absent or not rule.values or "" in rule.values:
-        return None
-    return _words(not rule.complement, rule.values)
-
-
-def _words(among: bool, values: Iterable[str]) -> str:
-    return f"{'' if among else '!'}in({','.join(sorted(values))})"
 
 
 class WantedGroups:
@@ -160,7 +135,7 @@ class WantedGroups:
         self._is_clean = False
 
     def add(self, wanted: Wanted, but: Iterable[str]) -> None:
-        labels = {**dict(wanted.labels), NODE_ID: _words(False, but)}
+        labels = {**dict(wanted.labels), NODE_ID: words(False, but)}
         group = ray.util.placement_group(
             [dict(wanted.amounts)], name=f"{self.NAME}/{next(self._numbers)}", bundle_label_selector=[labels]
         )

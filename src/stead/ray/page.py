@@ -74,12 +74,13 @@ class Page:
     count: int = 0
     protocol: int = PROTOCOL
     bound: bool = False  # plain work carries the plain pass too, also where only stead.init was called
-    grants: bool = True  # False: this Ray has no grants, so `only` names nodes instead
+    grants: bool = True  # False: this Ray has no grants, so `only` binds work instead
     policy: str = ""  # how nodes are chosen for work that does not say it; "" leaves it to Ray
     solves: bool = True  # False: the controller has no solver, so there is no flow
     generations: Mapping[str, int] = field(default_factory=dict)  # pass key -> the generation of new submissions
     tiers: Mapping[str, list[list[str]]] = field(default_factory=dict)  # wish key -> node ids, best first
-    only: Mapping[str, list[str]] = field(default_factory=dict)  # pass key -> node ids, where there are no grants
+    # pass key -> label selectors for Ray, the first one first, where there are no grants
+    only: Mapping[str, list[dict[str, str]]] = field(default_factory=dict)
     rare: Mapping[str, str] = field(default_factory=dict)  # resource -> the name its taint carries
     tainted: Mapping[str, str] = field(default_factory=dict)  # node id -> its taints, in words
     away: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names withdrawn there

@@ -23,8 +23,9 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stead.ray.attach import Connection, connection
+from stead.ray.native import NODE_ID
 from stead.ray.page import TIMED, Page, read_name
-from stead.ray.submission import FIXED, NODE_ID, complete
+from stead.ray.submission import FIXED, complete
 
 CLAIMS = b"stead-claims"
 LOOK_S = 0.2

@@ -35,6 +35,7 @@ from stead.ray.attach import Connection, connection
 from stead.ray.compile import IMPLICIT_PREFIX, OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
+from stead.ray.native import NODE_ID, NOWHERE
 from stead.ray.page import BOTH, ONE, PREFIX, TIMED, NoPage, Page, read_name
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
@@ -42,7 +43,6 @@ from stead.taints import TOLERATE_ALL, Toleration
 ROUTE = "_stead_route"
 """The option under which a compiled route travels through Ray's own option handling."""
 
-NODE_ID = "ray.io/node-id"
 FIXED = f"{IMPLICIT_PREFIX}stead.fixed"
 """Held by a task whose pass does not say all of where it may go: Ray was told labels or a node. Every node has it."""
 
@@ -423,8 +423,8 @@ def _with_tiers(page: Page, wish: Wish, asked: Route | None, strategy: Any) -> t
     first = dict(asked.label_selector) if asked is not None else {}
     choices = [first, *(dict(each) for each in asked.fallback_strategy)] if asked is not None else [first]
     if not page.grants:
-        ids = page.only.get(wish.admits.key, [])
-        choices = [{**choice, NODE_ID: _one_of(ids)} for choice in choices]
+        bound = page.only.get(wish.admits.key, [NOWHERE])
+        choices = [{**choice, **each} for choice in choices for each in bound][:ENTRIES_MAX]
         tiers = []
     if tiers and not isinstance(strategy, NodeAffinitySchedulingStrategy):
         narrowed = [
@@ -439,7 +439,7 @@ def _with_tiers(page: Page, wish: Wish, asked: Route | None, strategy: Any) -> t
 
 
 def _one_of(ids: list[str]) -> str:
-    return f"in({','.join(ids)})" if ids else f"in({'f' * 56})"
+    return f"in({','.join(ids)})"
 
 
 @lru_cache(1000)
