@@ -19,7 +19,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import Row, clusters, flow, on_ray, openb, service, together
+from benchmarks import Row, clusters, flow, on_ray, openb, service, slots, together
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
@@ -227,6 +227,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
     steps.append(("memory", lambda: memory(10_000, 50_000) + memory(100_000, 50_000)[:1]))
     steps.append(("tasks on Ray, three drivers in turns", on_ray.throughput))
     steps.append(("changes on Ray", on_ray.changes))
+    steps.append(("slots", slots.slots))
     steps.append(("together and apart on Ray", together.together))
     steps.append(("a controller of many nodes", lambda: [on_ray.memory()]))
     steps.append(("the service under load", service.load))

@@ -177,6 +177,9 @@ class Oracle:
                     self.asks[ask.id] = ask
                     self.over.discard(ask.id)
                     self._arrived(ask.id)
+            case facts.AsksSubmitted():
+                for each in fact.each():
+                    self.apply(each)
             case facts.GroupSubmitted(group):
                 if group.id not in self.groups:
                     self.groups[group.id] = group

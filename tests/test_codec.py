@@ -81,6 +81,7 @@ FACTS: list[f.Fact] = [
     f.NodeResized("n", Resources.of(CPU="2.5")),
     f.AskSubmitted(RICH),
     f.AskSubmitted(Ask("bare")),
+    f.AsksSubmitted(RICH, 3, 40),
     f.AskRunning(RICH, "n"),
     f.AskEnded("a-1"),
     f.AskLost("a-1"),

@@ -21,7 +21,7 @@ from workload import SOON_S, attached, labelled, tickets, waits
 
 import stead
 from stead.engine.decisions import BatchDecided
-from stead.engine.facts import AskSubmitted
+from stead.engine.facts import AsksSubmitted, AskSubmitted
 from stead.errors import Invalid, Unsupported
 from stead.journal import Journal
 from stead.ray.attach import connection
@@ -100,8 +100,9 @@ def batches(cluster: LocalCluster) -> list[BatchDecided]:
 
 
 def policies(cluster: LocalCluster) -> list[str]:
-    """How the engine was asked to choose, for each piece that it was told of."""
-    return [fact.ask.policy for step in steps(cluster) for fact in step.facts if isinstance(fact, AskSubmitted)]
+    """How the engine was asked to choose, for each actor and each shape of tasks that it was told of."""
+    told = (AskSubmitted, AsksSubmitted)
+    return [fact.ask.policy for step in steps(cluster) for fact in step.facts if isinstance(fact, told)]
 
 
 def places(cluster: LocalCluster, refs: list[Any]) -> list[int]:
@@ -220,7 +221,9 @@ class TestTheDefaultOfACluster:
         actor = Member.remote()
         work = [stay.remote(str(tmp_path)), stay.options(label_selector={"zone": "a"}).remote(str(tmp_path))]
         ray.get([actor.where.remote(), *work, submit_within.remote()], timeout=2 * SOON_S)
-        assert policies(cluster)[before:] == ["flow"] * 5
+        asked = policies(cluster)[before:]
+        assert set(asked) == {"flow"}
+        assert len(asked) >= 3  # the actor, and two shapes of tasks
         ray.kill(actor)
 
     @pytest.mark.parametrize("options", [{"policy": "hybrid"}, {"scheduling_strategy": "SPREAD"}], ids=str)

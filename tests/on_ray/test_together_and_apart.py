@@ -247,6 +247,7 @@ class TestByLabel:
         self, cluster: LocalCluster, anchors: dict[str, Any], name: str
     ) -> None:
         written, allowed = BY_LABEL[name]
+        wait_for(lambda: nothing_else_runs(cluster, anchors), SOON_S, "room for what has only a preference")
         assert landed(cluster, 2, scheduling_strategy=actor_affinity(written)) <= allowed
 
     def test_handles_and_labels_go_together(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:

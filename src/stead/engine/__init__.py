@@ -33,6 +33,7 @@ from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskRunning,
+    AsksSubmitted,
     AskSubmitted,
     ClockAdvanced,
     Fact,
@@ -63,7 +64,6 @@ from stead.taints import Effect, Taint, stay_under
 
 __all__ = ["Engine", "Settings"]
 
-
 HOPELESS_MAX = 4096
 SINGLES_MAX = 2_000
 """How much work of a batch policy that no batch can decide (near, apart, strict groups) one call looks at."""
@@ -80,8 +80,7 @@ class Engine(Answers, Recovery):
         self._timers = Timers()
         self._somebody_late_at = inf
         self._unfinished = False
-        self._hopeless: dict[Hashable, int] = {}
-        """Who could not be held for, and at which version of the fleet: nothing new, no new try."""
+        self._hopeless: dict[Hashable, int] = {}  # who could not be held for, and at which version of the fleet
 
     def fork(self) -> Engine:
         """An independent engine in the same state. It shares all tables until one of the two writes."""
@@ -592,6 +591,7 @@ _APPLY: dict[type, Callable[[Engine, Any], None]] = {
     NodeUntainted: Engine._node_untainted,
     NodeDrained: Engine._node_drained,
     NodeResized: Engine._node_resized,
+    AsksSubmitted: lambda engine, fact: engine._asks_submitted(fact.each()),
     AskRunning: Engine._ask_running,
     AskEnded: Engine._ask_ended,
     AskLost: Engine._ask_lost,

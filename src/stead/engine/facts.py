@@ -7,7 +7,8 @@ repeat themselves and report out of order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from stead.asks import Ask, AskId, Group, GroupId
 from stead.labelling import EMPTY, Labels
@@ -87,6 +88,20 @@ class AskSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class AsksSubmitted:
+    """`count` equal pieces of work look for a node. They are like `ask`; their ids are `ask.id`, `#` and a number, from
+    `first` on. Ids that are already known are ignored."""
+
+    ask: Ask
+    first: int
+    count: int
+
+    def each(self) -> Iterator[AskSubmitted]:
+        numbers = range(self.first, self.first + self.count)
+        return (AskSubmitted(replace(self.ask, id=f"{self.ask.id}#{number}")) for number in numbers)
+
+
+@dataclass(frozen=True, slots=True)
 class AskRunning:
     """The cluster says that this work runs there: a decision confirmed, or work the engine did not place.
 
@@ -137,6 +152,7 @@ Fact = (
     | NodeDrained
     | NodeResized
     | AskSubmitted
+    | AsksSubmitted
     | AskRunning
     | AskEnded
     | AskLost

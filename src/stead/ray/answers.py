@@ -11,6 +11,7 @@ import os
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -22,7 +23,7 @@ from stead.engine import Engine
 from stead.engine.explain import Explanation
 from stead.engine.facts import AskRunning, GroupEnded
 from stead.errors import Invalid
-from stead.labelling import Requirement, Selector
+from stead.labelling import ANYWHERE, Requirement, Selector
 from stead.node import Node
 from stead.operate.views import Event, NodeView, TaintEnd
 from stead.ray.book import Book
@@ -172,9 +173,7 @@ class Answers:
             raise Invalid(f"nothing is known of task {task_id}; ask in the program that submitted it")
         if row.state in ("FINISHED", "FAILED"):
             raise Invalid(f"task {task_id} has ended, so it waits for nothing")
-        resources = dict(row.required_resources or {})
-        rule = self.rule_of(resources)
-        ask = Ask(task_id, (Choice(Resources.of(real_amounts(resources)), rule.selector),), rule.tolerations)
+        ask = self._ask_for(task_id, dict(row.required_resources or {}), ANYWHERE)
         return self.why(ask, row.node_id or "" if row.state == "RUNNING" else "")
 
     def why_actor(self, actor_id: str, ask: Ask | None = None) -> Explanation:
@@ -192,21 +191,26 @@ class Answers:
         return self.why(ask or self.ask_of(row), row.node_id if row.state == "ALIVE" else "")
 
     def ask_of(self, row: ActorRow | TaskRow) -> Ask:
-        """What the engine makes of work that went to Ray directly."""
-        rule = self.rule_of(row.resources)
-        selector = intersection([rule.selector, parse_label_selector(row.labels)])
-        return Ask(row.id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+        """What the engine makes of work that Ray lists."""
+        return self._ask_for(row.id, row.resources, parse_label_selector(row.labels))
+
+    def _ask_for(self, id: str, resources: Mapping[str, float], native: Selector) -> Ask:
+        """An ask from what work asks of Ray: its slot or its pass tell the rest."""
+        shape = self._placing.slots.shape_of(resources)
+        if shape is not None:
+            return replace(shape, id=id)
+        rule = self.rule_of(resources)
+        selector = intersection([rule.selector, native])
+        return Ask(id, (Choice(Resources.of(real_amounts(resources)), selector),), rule.tolerations)
 
     def ask_of_demand(self, row: PendingRow, id: str) -> Ask:
         """What the engine makes of work that waits at Ray."""
-        rule = self.rule_of(row.resources)
         native = [
             Requirement.is_in(key, *values) if among else Requirement.not_in(key, *values)
             for key, among, values in row.labels
             if key != "ray.io/node-id"  # that is how preferred nodes are told to Ray
         ]
-        selector = intersection([rule.selector, Selector.all_of(*native)])
-        return Ask(id, (Choice(Resources.of(real_amounts(row.resources)), selector),), rule.tolerations)
+        return self._ask_for(id, row.resources, Selector.all_of(*native))
 
     def why_id(self, id: str) -> Explanation:
         """Why work waits that only Ray's tables know: an actor, a task or a group, by the length of its id."""

@@ -30,6 +30,7 @@ from stead.errors import Invalid
 from stead.ray.compile import Route, Wish
 from stead.ray.page import SYNC_S, AskedPage, NoPage, Page, Reader, Unreadable, folder_of
 from stead.ray.registrar import Message, Registrar
+from stead.ray.slot_tasks import TaskCounter
 
 if TYPE_CHECKING:
     from stead.ray.book import Registered
@@ -92,6 +93,7 @@ class Connection:
         self._actors: OrderedDict[str, Remembered] = OrderedDict()
         self._deadlines: Deadlines | None = None
         self._registrar = Registrar(self._send, self.is_over)
+        self._counter: TaskCounter | None = None
         if worker.mode == ray.SCRIPT_MODE:
             threading.Thread(target=_mind_controller, args=(self,), name="stead-controller", daemon=True).start()
 
@@ -303,6 +305,14 @@ class Connection:
             self.ask("register", [what])
         else:
             self.tell("register", what)
+
+    @property
+    def counter(self) -> TaskCounter:
+        if self._counter is None:
+            with self._lock:
+                if self._counter is None:
+                    self._counter = TaskCounter(self.ask, self.is_over)
+        return self._counter
 
     # -- from workers
 

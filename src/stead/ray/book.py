@@ -20,6 +20,7 @@ from stead.operate.views import Event, TaintEnd
 from stead.ray.compile import Pass
 
 EVENTS_MAX = 10_000
+SHAPES_MAX, SHAPES_REMEMBERED_MAX = 100_000, 4_096
 
 _TABLES = """
     CREATE TABLE IF NOT EXISTS passes (key TEXT PRIMARY KEY, rule BLOB NOT NULL, generation INTEGER NOT NULL);
@@ -34,6 +35,7 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS registered (
         id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, job TEXT NOT NULL, ask BLOB NOT NULL,
         running BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS slot_shapes (key TEXT PRIMARY KEY, ask BLOB NOT NULL);
     CREATE TABLE IF NOT EXISTS groups (id TEXT PRIMARY KEY, asked BLOB NOT NULL, taken INTEGER);
     CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
@@ -66,6 +68,14 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotShape:
+    """What equal tasks have in common. `ask` is any one of them, with `key` as its id."""
+
+    key: str
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
 class GroupAsked:
     """A placement group that the engine decides, with what Ray has to be told of each bundle of each alternative: its
     pass, and what Ray's own labels can say. It goes with `actor`, the detached actor that made it or whose work did, or
@@ -87,6 +97,7 @@ class Book:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.executescript(_TABLES)
+        self._shapes: dict[str, SlotShape] = {}
         rows = self._db.execute("SELECT key, rule, generation FROM passes").fetchall()
         self._passes = {key: (loads(rule, Pass), generation) for key, rule, generation in rows}
         found = self._db.execute("SELECT id, kind, process, ask, refused FROM timed").fetchall()
@@ -165,6 +176,29 @@ class Book:
     def forget_registered(self, ids: Iterable[str]) -> None:
         with self._lock:
             self._db.executemany("DELETE FROM registered WHERE id = ?", [(id,) for id in ids])
+
+    # -- shapes of tasks
+
+    def slot_shape(self, key: str) -> SlotShape | None:
+        with self._lock:
+            if key not in self._shapes:
+                rows: list[Any] = self._do("SELECT ask FROM slot_shapes WHERE key = ?", key)
+                if not rows:
+                    return None
+                self._remember_shape(SlotShape(key, loads(rows[0][0], Ask)))
+            return self._shapes[key]
+
+    def keep_slot_shape(self, shape: SlotShape) -> None:
+        with self._lock:
+            if shape.key not in self._shapes:
+                self._do("INSERT OR IGNORE INTO slot_shapes VALUES (?, ?)", shape.key, dumps(shape.ask))
+                self._do("DELETE FROM slot_shapes WHERE rowid <= (SELECT max(rowid) FROM slot_shapes) - ?", SHAPES_MAX)
+                self._remember_shape(shape)
+
+    def _remember_shape(self, shape: SlotShape) -> None:
+        while len(self._shapes) >= SHAPES_REMEMBERED_MAX:
+            del self._shapes[next(iter(self._shapes))]
+        self._shapes[shape.key] = shape
 
     # -- groups
 

@@ -18,7 +18,7 @@ from stead.errors import Invalid
 from stead.labelling import IDENTITY_KEYS, Labels, Selector
 from stead.node import Node
 from stead.ray.marks import plain_labels, policy_in, rare_in, rare_resource, rare_taint, taints_in
-from stead.ray.page import BOTH, ONE, PREFIX, TICKET, TIMED
+from stead.ray.page import BOTH, ONE, PREFIX, SLOT, TICKET, TIMED
 from stead.ray.tables import NodeRow, Status
 from stead.resources import DEVICES, UNIT, Resources
 
@@ -181,5 +181,5 @@ def _is_occupied(row: NodeRow, plugged: set[tuple[str, str]]) -> bool:
     return any(
         total - row.available.get(name, 0.0) - (BOTH if (row.id, name) in plugged else 0.0) > ONE / 2
         for name, total in row.total.items()
-        if name.startswith(PREFIX) and name != TIMED and not name.startswith(TICKET)
+        if name.startswith(PREFIX) and name != TIMED and not name.startswith((TICKET, SLOT))
     )

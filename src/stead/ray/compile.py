@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, combinations
-from typing import Any
+from typing import Any, cast
 
 from stead.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.codec import dumps
@@ -129,6 +129,8 @@ class Route:
     labels: Labels = EMPTY
     per_node: tuple[tuple[str, int], ...] = ()
     policy: PolicyName | None = None  # None: nothing is said, so the cluster's default holds, or else Ray's own way
+    shapes: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """What was made of this route for equal submissions, so that it is made once."""
 
     @property
     def is_decided(self) -> bool:
@@ -172,7 +174,9 @@ def by_default(asked: Route | None, policy: str, strategy: object) -> Route | No
     if asked is None:
         return _plain_by(chosen) if chosen.in_batches else None
     if asked.policy is None and (asked.is_decided or chosen.in_batches):
-        return replace(asked, policy=chosen)
+        if chosen not in asked.shapes:
+            asked.shapes[chosen] = replace(asked, policy=chosen)
+        return cast(Route, asked.shapes[chosen])
     return asked
 
 

@@ -39,7 +39,7 @@ from stead.operate.views import TaintEnd
 from stead.ray import grants, submission
 from stead.ray.agents import Pages
 from stead.ray.answers import Answers
-from stead.ray.book import Book, GroupAsked, Registered, Timed
+from stead.ray.book import Book, GroupAsked, Registered, SlotShape, Timed
 from stead.ray.cluster import RayCluster
 from stead.ray.compile import Pass, Wish
 from stead.ray.desk import METHODS, RayDesk, called_again, is_called_again
@@ -48,7 +48,7 @@ from stead.ray.evictions import Evictions
 from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
 from stead.ray.native import binding
-from stead.ray.page import Page, open_folder, private, read_name
+from stead.ray.page import SLOT, Page, open_folder, private, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
@@ -64,7 +64,7 @@ SETTINGS = Settings(patience=None)
 ANY = (TOLERATE_ALL,)
 SQUEEZERS = 3
 TIERS_MAX, TIER_NODES_MAX = 8, 128
-HEARD = frozenset({"register", "introduce", "watch", "started", "holds", "task_started", "task_done"})
+HEARD = frozenset({"register", "introduce", "watch", "started", "holds"})
 """What `hear` takes: methods with a list of items."""
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,8 @@ class ControllerActor(Answers):
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
         status = self._tables.status()
         self._passes.note_use(status, self._book.pass_of)
-        self._placing.open(self._engine, self._passes, self._grants, journal.check, status)
+        head = worker.core_worker.get_current_node_id().hex()
+        self._placing.open(self._engine, self._passes, self._grants, journal.check, status, head)
         self._desk = RayDesk(self, folder, worker.gcs_client.address)
 
     def _round(self) -> None:
@@ -162,16 +163,17 @@ class ControllerActor(Answers):
                     self._cluster.hear(*change.facts)
                 ended = self._ended_taints()
                 self._cluster.hear(*(NodeUntainted(end.node, end.key, Effect(end.effect)) for end, _ in ended))
-                before, closed = self._engine.nodes, self._placing.decided.closed()
+                before, closed = self._engine.nodes, self._placing.closed()
                 self._cluster.hear(*self._placing.facts(status))
                 self._controller.step()
                 self._placing.carry_out(status, self._engine.nodes != before)
-                self._dirty |= self._placing.decided.closed() != closed
+                self._dirty |= self._placing.closed() != closed
                 self._forget(ended)
                 self._dirty |= self._engine.nodes != before
                 self._status = status
             self._mind_passes(status)
             self._unsettled = self._passes.settle(status, self._allowed, self._announce, bool(changes))
+            self._placing.grant_slots(status)
             self._placing.groups.look_again(status, self._allowed, self._fits)
             self._unsettled += self._placing.is_unsettled
             self._write_down_passes()
@@ -237,7 +239,7 @@ class ControllerActor(Answers):
         nodes = self._engine.nodes
         tainted = {id: ", ".join(map(str, node.taints)) for id, node in nodes.items() if node.taints}
         drained = {id: "draining" for id, node in nodes.items() if node.draining}
-        closed = self._placing.decided.closed()
+        closed = self._placing.closed()
         if (tainted or drained or closed) and not self._book.marked("bound"):
             self._book.mark("bound", "yes")
         tiers = self._page.tiers
@@ -250,11 +252,13 @@ class ControllerActor(Answers):
             policy=self._policy() if self._can_keep(self._policy()) else "",
             solves=self._engine.solver is not None,
             generations={key: issued.current for key, issued in self._passes.issued.items()},
+            slots=self._placing.slots.generations,
             tiers=tiers,
             only={} if self._grants else self._bindings(),
             rare={rare_resource(rare): rare for rare in self._cluster.rare},
             tainted={**drained, **tainted},
-            away=away,
+            away=self._with_slots(away),
+            recalled=by_node(self._placing.slots.recalled()),
             evict=self._due(),
         )
 
@@ -262,9 +266,13 @@ class ControllerActor(Answers):
         rules = {key: issued.rule.selector for key, issued in self._passes.issued.items()}
         return {key: binding(rules[key], ids, self._engine.nodes) for key, ids in self._allowed.items() if key in rules}
 
+    def _with_slots(self, away: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        slots = by_node(self._placing.slots.withdrawn())
+        return {node: [*away.get(node, []), *slots.get(node, [])] for node in [*away, *(slots.keys() - away.keys())]}
+
     def _due(self) -> dict[str, dict[str, tuple[float, float]]]:
         due = self._evictions.due(self._engine, self._passes.issued.values())
-        for name, node in self._placing.evicted_tickets():
+        for node, name in self._placing.evicted_names():
             due.setdefault(node, {})[name] = (0.0, 0.0)
         return due
 
@@ -432,13 +440,10 @@ class ControllerActor(Answers):
         """Take on work for which the engine chooses the node; written down when this returns."""
         self._placing.register(arrived)
 
-    def task_started(self, said: Iterable[tuple[str, str]]) -> None:
-        for name, node in said:
-            self._placing.task_started(name, node)
-
-    def task_done(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._placing.task_done(name)
+    def want_slots(self, program: str, shapes: Sequence[SlotShape], totals: Mapping[str, int]) -> None:
+        """A program has submitted tasks for which the engine chooses the node; their shapes are written down when this
+        returns."""
+        self._placing.want_slots(program, shapes, totals)
 
     def register_group(self, asked: GroupAsked) -> None:
         """Take on a placement group; its passes stand everywhere when this returns."""
@@ -522,7 +527,9 @@ class ControllerActor(Answers):
 
     def leaving(self, node: str, name: str) -> None:
         """A worker says that it leaves a node that its name was withdrawn from."""
-        if node not in self._allowed.get((read_name(name) or ("", 0))[0], ()):
+        if name.startswith(SLOT):
+            self._wake.set()
+        elif node not in self._allowed.get((read_name(name) or ("", 0))[0], ()):
             for _ in range(SQUEEZERS):
                 threading.Thread(target=self._passes.squeeze, args=(node, name), daemon=True).start()
 
@@ -543,6 +550,14 @@ class ControllerActor(Answers):
             raise Invalid(f"{said!r} is {len(found)} nodes; give one id: {', '.join(node.id for node in found)}")
         example = next(iter(nodes), "none")
         raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
+
+
+def by_node(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """(node, name) as names by node."""
+    found: dict[str, list[str]] = {}
+    for node, name in places:
+        found.setdefault(node, []).append(name)
+    return found
 
 
 def told(change: NodeChange, node: Node) -> Iterable[tuple[str, str]]:

@@ -1,15 +1,15 @@
-"""Work that the engine places piece by piece, because its place depends on other work: its life, told as facts.
+"""Actors that the engine places one by one: their lives, as facts.
 
-Rule: decides nothing. What the submitter registered becomes `AskSubmitted`; what Ray's tables, the news of actors and
-the workers say becomes `AskRunning`, `AskLost` and `AskEnded`; what the engine then places is granted by a ticket.
-Actors that such work only names are followed too, without amounts: what they use shows in Ray's tables.
+Rule: decides nothing. What the submitter registered becomes `AskSubmitted`; what Ray's tables and its news of actors
+say becomes `AskRunning`, `AskLost` and `AskEnded`; what the engine then places is granted by a ticket. Actors that
+other work only names are followed too, without amounts: what they use shows in Ray's tables. Tasks run in slots.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stead.asks import ASK_ID, Affinity, Ask, Choice
@@ -18,7 +18,7 @@ from stead.engine.decisions import Evicted, Placed
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact
 from stead.labelling import Selector
 from stead.ray.book import Book, Registered
-from stead.ray.cluster import IN_USE, in_use, others_in_use
+from stead.ray.cluster import IN_USE, in_use
 from stead.ray.compile import ALONE
 from stead.ray.gathering import Gathering
 from stead.ray.gcs import ActorNews
@@ -31,9 +31,6 @@ from stead.taints import TOLERATE_ALL
 LOOK_S = 5.0
 """How often all of it is compared with Ray's tables, whatever the news said."""
 
-GONE_S = 5.0
-"""A task that neither waits nor runs for so long is over: cancelled, or its worker died for good."""
-
 STUCK_S = 2.0
 """A grant that is not used for so long is looked at again: something else may have taken the room."""
 
@@ -43,7 +40,6 @@ LEAVES_S = 10.0
 YOUNG_S = 30.0
 STARTS_S, STARTS_MAX_S = 3.0, 30.0
 CHECKED_MAX = 20
-PAST_MAX = 10_000
 
 NOWHERE = (Choice(selector=Selector(())),)
 """For work that the engine only hears of: Ray places it, so when it loses its place no node fits it."""
@@ -54,7 +50,7 @@ class Life:
     """What is known of one piece of registered work."""
 
     what: Registered
-    state: str = "waiting"  # waiting, running, past
+    state: str = "waiting"  # or running
     node: str = ""
     since: float = field(default_factory=time.monotonic)  # when it was granted, or last seen
     checked: float = field(default_factory=time.monotonic)  # when it was granted, or its grant was last looked at
@@ -73,7 +69,8 @@ class Decided:
         self.gathering = Gathering()
         self.told: dict[str, dict[str, Ask | None]] = {}  # node -> what the engine heard of use by others
         self._looked = 0.0
-        self._of_tasks: list[Fact] = []
+        self._to_look_up: set[str] = set()
+        self._also_named: Collection[str] = ()  # by tasks
         self._placed: Mapping[str, str] = {}
         self._unsure: dict[str, str] = {}  # after a restart: placed on a node, but not granted there (any more)
         self._dying: dict[str, str] = {}  # died on a node; lost once nothing is left there that it could start by
@@ -93,13 +90,32 @@ class Decided:
         life = self.lives.setdefault(what.id, Life(what))
         if what.name:
             self._tickets.add(what.id, what.name)
-        for named in named_by(what.ask):
-            if named not in self.lives and self._named.get(named, "dead") == "dead":
-                self._named[named] = ""  # if it is dead, the engine has to hear so after who names it
+        self._name(named_by(what.ask))
         self._named.pop(what.id, None)
         return life
 
+    def _name(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            if id not in self.lives and self._named.get(id, "dead") == "dead":
+                self._named[id] = ""  # if it is dead, the engine has to hear so after who names it
+
     # -- what is heard
+
+    def follow(self, ids: Collection[str]) -> None:
+        """Actors that tasks name."""
+        new = set(ids) - set(self._also_named)
+        self._also_named = ids
+        self._name(new)
+        self._to_look_up |= new - self.lives.keys()
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether there is work that the engine has not been told of."""
+        return bool(self._arrived or self._held_back or self.gathering.due)
+
+    def is_starting(self, ids: Iterable[str]) -> bool:
+        """Whether Ray is just starting one of these actors: nobody knows where it will be."""
+        return any(self._named.get(id) == "" for id in ids)
 
     def register(self, arrived: Sequence[Registered]) -> None:
         """Written down before it is acknowledged; the next round tells the engine."""
@@ -114,10 +130,10 @@ class Decided:
         """Everything that happened to registered and named work."""
         facts = self._dead(status)
         arrived, self._arrived = self._arrived, []
-        looked_up: set[str] = set()
+        looked_up, self._to_look_up = self._to_look_up, set()
         in_batches: list[Registered] = []
         for what in arrived:
-            if what.id in self.lives and self.lives[what.id].state != "past":
+            if what.id in self.lives:
                 continue
             self._add(what)
             if what.name and what.ask.policy.in_batches:
@@ -131,7 +147,7 @@ class Decided:
         if missed or time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             facts += self._forget_unnamed()
-            looked_up |= {id for id, life in self.lives.items() if life.what.kind == "actor"} | self._named.keys()
+            looked_up |= self.lives.keys() | self._named.keys()
         if looked_up:
             found = self._look_up(looked_up)
             self._see(found)
@@ -139,7 +155,6 @@ class Decided:
         self._placed = self._engine.placed if news else {}
         for each in news:
             facts += self._actor(each)
-        facts += self._tasks(status)
         return [*self._submitted(status), *facts]
 
     def _submitted(self, status: Status) -> list[Fact]:
@@ -151,7 +166,7 @@ class Decided:
             life = self.lives.get(what.id)
             if life is None:
                 continue
-            starting = any(self._named.get(id) == "" for id in named_by(what.ask, apart=True))
+            starting = self.is_starting(named_by(what.ask, apart=True))
             patience = STARTS_S if status.pending else STARTS_MAX_S  # what waits for room does not start soon
             if starting and now - life.born < patience:
                 held.append(what)
@@ -255,72 +270,11 @@ class Decided:
         return [AskLost(news.id)] if before else []
 
     def _forget_unnamed(self) -> list[Fact]:
-        still = {id for life in self.lives.values() for id in named_by(life.what.ask)}
+        still = {id for life in self.lives.values() for id in named_by(life.what.ask)} | set(self._also_named)
         gone = sorted(self._named.keys() - still)
         for id in gone:
             del self._named[id]
         return [AskEnded(id) for id in gone]
-
-    # -- tasks
-
-    def _task(self, name: str) -> Life | None:
-        ticket = self._tickets.by_name.get(name)
-        return self.lives.get(ticket.id) if ticket else None
-
-    def task_started(self, name: str, node: str) -> None:
-        """What a worker says of a task may come out of order: what is over has not started."""
-        life = self._task(name)
-        if life is not None and life.state != "past":
-            life.state, life.node, life.since = "running", node, time.monotonic()
-            self._of_tasks.append(AskRunning(life.what.ask, node))
-
-    def task_done(self, name: str) -> None:
-        life = self._task(name)
-        if life is not None and life.state != "past":
-            self._pass_away(life)
-
-    def _pass_away(self, life: Life) -> None:
-        """A task is over. It may be done again when its result is lost, so its ask is kept for a while."""
-        life.state, life.since = "past", time.monotonic()
-        self._tickets.started([life.what.id])
-        self._book.forget_registered([life.what.id])
-        self._of_tasks.append(AskEnded(life.what.id))
-
-    def _tasks(self, status: Status) -> list[Fact]:
-        """What the tables say of tasks: they have no state of their own there, but their tickets show."""
-        tasks = [life for life in self.lives.values() if life.what.kind == "task"]
-        if tasks:
-            now = time.monotonic()
-            pending = {name for row in status.pending for name in row.resources if name.startswith(TICKET)}
-            held = _held(status)
-            for life in tasks:
-                name = life.what.name
-                if life.state == "past":
-                    if name in pending and now - life.since > 1.0:
-                        life.state, life.since = "waiting", now
-                        self._book.keep_registered([life.what])
-                        self._of_tasks.append(AskSubmitted(life.what.ask))
-                elif name in pending or name in held:
-                    life.since = now
-                elif now - life.since > GONE_S:
-                    self._pass_away(life)
-            self._forget_past(tasks)
-        heard, self._of_tasks = self._of_tasks, []
-        return heard
-
-    def _forget_past(self, tasks: Sequence[Life]) -> None:
-        past = [life for life in tasks if life.state == "past"]
-        gone = past[: max(0, len(past) - PAST_MAX)]
-        for life in gone:
-            self._end(life.what.id)
-
-    def owners(self) -> set[str]:
-        return {life.what.job for life in self.lives.values() if life.what.kind == "task"}
-
-    def owners_ended(self, live: set[str]) -> list[Fact]:
-        """Tasks of a program or a detached actor that is gone are nobody's; actors end by themselves."""
-        gone = [id for id, life in self.lives.items() if life.what.kind == "task" and life.what.job not in live]
-        return [fact for id in gone for fact in self._end(id)]
 
     # -- what others use
 
@@ -350,7 +304,7 @@ class Decided:
         for id, node in engine.placed.items():
             life = self.lives.get(id)
             if life is not None and life.what.name:
-                if self._tickets.is_granted(id, node) or life.what.kind == "task":
+                if self._tickets.is_granted(id, node):
                     self._tickets.want(id, node)
                 elif is_exclusive(life.what.ask):
                     life.closing, life.node = True, node
@@ -408,15 +362,15 @@ class Decided:
         if life is not None and life.what.name:
             self.evicting[evicted.ask] = evicted.node
 
-    def close_in(self, status: Status, plugged: set[tuple[str, str]]) -> list[Fact]:
+    def close_in(self, status: Status, occupied: Callable[[], Collection[str]]) -> list[Fact]:
         """Work that wants its node for itself gets its ticket when the node is closed and empty."""
         closing = [life for life in self.lives.values() if life.closing]
         if not closing:
             return []
-        used = others_in_use(status, self.shown(status), plugged)
+        full = occupied()
         facts: list[Fact] = []
         for life in closing:
-            if life.node in status.nodes and not used.get(life.node):
+            if life.node in status.nodes and life.node not in full:
                 life.closing = False
                 self._tickets.want(life.what.id, life.node)
             elif time.monotonic() - life.since > CLOSING_S or life.node not in status.nodes:
@@ -476,16 +430,6 @@ def named_by(ask: Ask, apart: bool = False) -> set[str]:
 
 def is_exclusive(ask: Ask) -> bool:
     return any(ALONE in each for each in ask.affinities)
-
-
-def _held(status: Status) -> set[str]:
-    """Tickets that something holds."""
-    return {
-        name
-        for node in status.nodes.values()
-        for name, total in node.total.items()
-        if name.startswith(TICKET) and total - node.available.get(name, 0.0) > ONE / 2
-    }
 
 
 def only_heard_of(ask: Ask) -> Ask:

@@ -36,8 +36,9 @@ from stead.operate.what_if import Difference
 from stead.ray.attach import NAMESPACE, NoController, connection
 from stead.ray.cluster import in_use, real_amounts, static_labels
 from stead.ray.gcs import ControlStore, TaskRow
-from stead.ray.page import PREFIX, TICKET, private
+from stead.ray.page import PREFIX, SLOT, TICKET, private
 from stead.ray.placing import Placing
+from stead.ray.slots import Slots
 from stead.ray.tables import ActorRow, PendingRow, Status, Tables
 
 FRESH_S = 0.5
@@ -46,7 +47,7 @@ FRESH_S = 0.5
 TASKS_S = 1.0
 """Owners tell Ray of their tasks every second, so a look at them is good for as long."""
 
-OWN_GROUPS = ("stead-plug", "stead-ticket")
+OWN_GROUPS = ("stead-plug", "stead-ticket", "stead-anchor")
 
 Kind = tuple[Any, ...]
 
@@ -197,7 +198,7 @@ class Everything:
         self.status = controller.tables.status()
         self.known: dict[str, Known] = {}
         self._facts: list[Fact] = []
-        self._mine = {node: list(amounts) for node, amounts in placing.mine(self.status).items()}
+        self._mine = {node: list(amounts) for node, amounts in placing.mine(self.status, slots=False).items()}
         self._lives = placing.decided.lives
         self._demands = [row for row in self.status.pending if not row.of_a_group]
         self._wait = Counter[Kind]()
@@ -205,10 +206,12 @@ class Everything:
             self._wait[_kind_of(row.resources)] += row.count
         self._taken: Counter[Kind] = Counter()  # of the demands, those that are listed singly
         self._starts = {row.id: row for row in listed.waiting if row.is_actor}
+        self._in_slots: Counter[tuple[str, str]] = Counter()  # by node and name, the tasks that are listed singly
         self._actors(listed.actors)
         self._tasks(listed)
         self._groups(listed.groups)
         self._rest()
+        self._slots(placing.slots)
         for id, life in self._lives.items():
             self.known.setdefault(id, Known(life.what.kind, owner=life.what.job))
         for id, waits in placing.groups.lives.items():
@@ -241,6 +244,7 @@ class Everything:
         for row in listed.running:
             if not row.is_actor and row.node_id in self.status.nodes and self._is_news(row):
                 self._runs(self._controller.ask_of(row), row.node_id)
+                self._in_slots.update((row.node_id, name) for name in row.resources if name.startswith(SLOT))
         for row in listed.waiting:
             kind = _kind_of(row.resources)
             if row.is_actor or not self._left(kind) or not self._is_news(row):
@@ -274,6 +278,15 @@ class Everything:
                 node = row["bundles_to_node_id"].get(index)
                 if node:
                     self._runs(member, node)
+
+    def _slots(self, slots: Slots) -> None:
+        """Tasks in slots that are not listed singly stand under the id of the slot; those that wait are demands."""
+        self._facts += map(AskEnded, slots.waiting_ids())
+        for node, name, ids, used in slots.in_use():
+            self._facts += map(AskEnded, ids)
+            for id in ids[self._in_slots[node, name] : used]:
+                self._runs(replace(slots.pools[name].shape.ask, id=id), node)
+                self.known[id] = Known("task")
 
     def _rest(self) -> None:
         """What waits by the scheduler's count and is not listed: equal ones as one."""

@@ -14,7 +14,8 @@ from stead.engine import Engine
 from stead.node import Node
 from stead.operate.views import TaintEnd
 from stead.ray.book import Book
-from stead.ray.passes import GroupPlugs, Issued
+from stead.ray.groups import OWN_NAMES
+from stead.ray.passes import Issued
 from stead.ray.tables import Tables
 from stead.taints import Effect, stay_under
 
@@ -58,7 +59,7 @@ class Evictions:
         if not any(over.values()):
             return
         for name, group in self._tables.groups().items():
-            if name.startswith(GroupPlugs.NAME) or group["state"] != "CREATED":
+            if name.startswith(OWN_NAMES) or group["state"] != "CREATED":
                 continue
             for index, node in group["bundles_to_node_id"].items():
                 held = over.get(node, set()) & group["bundles"][index].keys()

@@ -54,6 +54,7 @@ class Call(Protocol):
 
     def done(self) -> bool: ...
     def exception(self) -> BaseException | None: ...
+    def result(self) -> Any: ...
     def add_done_callback(self, told: Callable[[Any], None]) -> None: ...
 
 
@@ -66,6 +67,12 @@ class Grants(Protocol):
         """
 
 
+class ReadingGrants(Grants, Protocol):
+    def shrink(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        """The same; returns all totals of each node that answered, as they are now. What is still above the amount
+        asked for is in use."""
+
+
 class RayletGrants:
     def __init__(self, send: Callable[[str, Mapping[str, float]], Call]) -> None:
         self._send = send
@@ -73,6 +80,14 @@ class RayletGrants:
         self._late: dict[str, Call] = {}
 
     def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
+        return self._ask(changes)[0]
+
+    def shrink(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        outcomes, calls = self._ask(changes)
+        answered = [node for node, outcome in outcomes.items() if outcome is Outcome.ANSWERED]
+        return {node: dict(calls[node].result().total_resources) for node in answered}
+
+    def _ask(self, changes: Mapping[str, Mapping[str, float]]) -> tuple[dict[str, Outcome], dict[str, Call]]:
         with self._lock:
             self._late = {node: call for node, call in self._late.items() if not call.done()}
             hanging = self._late.keys() & changes.keys()
@@ -86,7 +101,7 @@ class RayletGrants:
                 outcomes[node] = Outcome.SILENT
                 with self._lock:
                     self._late[node] = call
-        return outcomes
+        return outcomes, calls
 
 
 def _wait_for(calls: list[Call], seconds: float) -> None:
@@ -100,7 +115,7 @@ def _wait_for(calls: list[Call], seconds: float) -> None:
             return
 
 
-def detect(address: str) -> Grants | None:
+def detect(address: str) -> RayletGrants | None:
     """The call behind its interface, or None where this Ray has no such call."""
     if os.environ.get(OFF) == "1":
         return None

@@ -42,6 +42,9 @@ TIMED = f"{PREFIX}timed"
 TICKET = f"{PREFIX}t/"
 """How the names of tickets begin: passes for one piece of work each (see `stead.ray.tickets`)."""
 
+SLOT = f"{PREFIX}s/"
+"""How the names of slots begin: one for each shape of tasks that the engine places (see `stead.ray.slots`)."""
+
 ONE = 0.0001
 """What one piece of work holds of a pass, the least Ray can say."""
 
@@ -78,12 +81,16 @@ class Page:
     policy: str = ""  # how nodes are chosen for work that does not say it; "" leaves it to Ray
     solves: bool = True  # False: the controller has no solver, so there is no flow
     generations: Mapping[str, int] = field(default_factory=dict)  # pass key -> the generation of new submissions
+    slots: Mapping[str, int] = field(
+        default_factory=dict
+    )  # shape of tasks -> the generation of new submissions, if not 0
     tiers: Mapping[str, list[list[str]]] = field(default_factory=dict)  # wish key -> node ids, best first
     # pass key -> label selectors for Ray, the first one first, where there are no grants
     only: Mapping[str, list[dict[str, str]]] = field(default_factory=dict)
     rare: Mapping[str, str] = field(default_factory=dict)  # resource -> the name its taint carries
     tainted: Mapping[str, str] = field(default_factory=dict)  # node id -> its taints, in words
     away: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names withdrawn there
+    recalled: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names whose workers leave after a task
     # node id -> name -> since when, and for how many seconds, what holds the name may stay
     evict: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
@@ -108,6 +115,16 @@ class Page:
             )
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in found.items() if name in known})
+
+
+def slot_name(key: str, generation: int) -> str:
+    return f"{SLOT}{key}/{generation}"
+
+
+def read_slot(name: str) -> tuple[str, int] | None:
+    """The shape and the generation in the name of a slot; None for every other resource."""
+    key, _, generation = name[len(SLOT) :].partition("/")
+    return (key, int(generation)) if name.startswith(SLOT) and generation.isdigit() else None
 
 
 def pass_name(key: str, generation: int) -> str:

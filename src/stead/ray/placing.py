@@ -1,4 +1,4 @@
-"""What the engine decides singly, carried out on Ray: tickets for tasks and actors, groups of Ray for groups.
+"""What the engine decides, carried out on Ray: slots for tasks, tickets for actors, groups of Ray for groups.
 
 Rule: the controller's round calls `facts` before the engine's step and `carry_out` after it, always with the same
 look at Ray's tables; between the two the engine's commands arrive here. Nothing here chooses a node.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import ray
 
@@ -17,20 +17,24 @@ from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, NodeUnknown, Placed, Refused, Waiting
 from stead.engine.facts import AskEnded, AskLost, Fact
 from stead.engine.reasons import ShortOf, TooNear
-from stead.ray.book import Book, GroupAsked, Registered
-from stead.ray.cluster import in_use
+from stead.ray.anchors import Anchors
+from stead.ray.book import Book, GroupAsked, Registered, SlotShape
+from stead.ray.cluster import in_use, others_in_use
 from stead.ray.compile import ALONE
 from stead.ray.decided import Decided
 from stead.ray.gcs import ControlStore, NewsOfActors
-from stead.ray.grants import Grants
+from stead.ray.grants import ReadingGrants
 from stead.ray.groups import Groups
-from stead.ray.page import pass_name, read_name
+from stead.ray.page import pass_name, read_name, read_slot
 from stead.ray.passes import Passes
+from stead.ray.slots import Slots
 from stead.ray.tables import Status, Tables, handle
 from stead.ray.tickets import Tickets
 from stead.resources import Resources
 
 OWNERS_S, ROOM_S, PLACED_S = 2.0, 0.25, 1.0
+TASKS_WANTED_MAX = 64
+"""So many tasks of one shape are told to the autoscaler at once."""
 
 
 class Placing:
@@ -42,12 +46,19 @@ class Placing:
         self._owners_looked = self._measured = 0.0
         self._refuted: list[Fact] = []  # grants that were taken back, for the next round
         self._lost = False  # whether somebody lost a place in this round
-        self._short: set[str] = set()  # what waits for room
+        self._short: dict[str, float] = {}  # what waits for room, and since when
+        self._world = 0  # changes with everything that rules look at
         self._early: list[Placed | GroupPlaced | Evicted] = []
         self._is_open = False
 
     def open(
-        self, engine: Engine, passes: Passes, grants: Grants | None, check: Callable[[], None], status: Status
+        self,
+        engine: Engine,
+        passes: Passes,
+        grants: ReadingGrants | None,
+        check: Callable[[], None],
+        status: Status,
+        head: str,
     ) -> None:
         """Once the journal is read; commands of the last step, which come again before this, wait for it."""
         self._engine, self._passes = engine, passes
@@ -56,13 +67,17 @@ class Placing:
         self.tickets = tickets
         tickets.recover(status)
         self.decided.recover(engine)
+        self.slots = Slots(self._book, engine, grants, Anchors(head, self._tables.groups), check)
+        self.slots.recover(status)
         store = ControlStore(self._address)
         self.groups = Groups(self._book, self._tables, store, lambda rule: self._name_of(rule.key))
         self.groups.create_again(engine.placed)
         self._is_open = True
         for command in self._early:
             self.evict(command) if isinstance(command, Evicted) else self.bind(command)
-        self._short = set(engine.waiting)  # why each waits was told before, and is not told again
+        self._short = dict.fromkeys(
+            engine.waiting, time.monotonic()
+        )  # why each waits was told before, and is not again
         known = {*engine.placed, *engine.waiting}
         self._unheard = [*self.decided.unheard(known), *self.groups.unheard(known)]
         self._news = NewsOfActors(self._address, self.decided.is_of_interest, self._wake)
@@ -105,28 +120,29 @@ class Placing:
         found = read_name(name)
         return self._name_of(found[0]) if found and found[0] in self._passes.issued else name
 
-    def task_started(self, name: str, node: str) -> None:
+    def want_slots(self, program: str, shapes: Sequence[SlotShape], totals: Mapping[str, int]) -> None:
+        """Tasks were submitted: `totals` counts them by shape, since the program began."""
         with self._lock:
-            self.decided.task_started(name, node)
-        self._wake()
-
-    def task_done(self, name: str) -> None:
-        with self._lock:
-            self.decided.task_done(name)
-        self._wake()
+            self.slots.introduce(shapes)
+            if self.slots.count(program, totals):
+                self._wake()
 
     # -- in the round
 
     def facts(self, status: Status) -> list[Fact]:
         with self._lock:
             news, missed = self._news.take()
-            if self.decided.is_idle and not self.groups.lives and not self.groups.has_news:
+            self.decided.follow(self.slots.named())
+            slots = self.slots.facts(status, self._waits_s(), self.decided.is_starting)
+            if self.decided.is_idle and not self.groups.lives and not self.groups.has_news and self.slots.is_idle:
                 return []
             unheard, self._unheard = self._unheard, []
-            facts = [*unheard, *self.decided.facts(status, news, missed), *self.groups.facts(status), *self._orphans()]
-            facts += self._refuted
+            facts = [*self.decided.facts(status, news, missed), *self.groups.facts(status), *self._orphans()]
+            self._world += bool(facts)
+            facts = [*unheard, *slots, *facts, *self._refuted]
             self._refuted, self._lost = [], any(isinstance(fact, AskLost) for fact in facts)
-            facts += self.decided.close_in(status, self._passes.plugged)
+            facts += self.decided.close_in(status, lambda: self._occupied(status))
+            facts += self.slots.close_in(lambda: self._occupied(status))
             if not facts and not self._waits_for_room():
                 return []
             return [*self.decided.usage(status, self.mine(status), self._passes.plugged), *facts]
@@ -141,44 +157,69 @@ class Placing:
             fork.apply(*in_use(status, mine, self._passes.plugged))
             return fork
 
+    def closed(self) -> frozenset[str]:
+        """Nodes that work has for itself."""
+        with self._lock:
+            return self.decided.closed() | self.slots.closed()
+
+    def _occupied(self, status: Status) -> Collection[str]:
+        """Nodes on which something runs that the engine has not placed there."""
+        return others_in_use(status, self.mine(status), self._passes.plugged)
+
     def _waits_for_room(self) -> bool:
         """Whether somebody waits for others to leave; then what they use is told again every now and then."""
         if not self._short or time.monotonic() - self._measured < ROOM_S:
             return False
         self._measured = time.monotonic()
-        self._short &= set(self._engine.waiting)
+        waiting = set(self._engine.waiting)
+        self._short = {id: since for id, since in self._short.items() if id in waiting}
         return bool(self._short)
+
+    def _waits_s(self) -> dict[str, float]:
+        """How long the oldest work of each shape of tasks, or any other (""), has waited for room; 0 if it is new."""
+        now, found = time.monotonic(), dict[str, float]()
+        if self.decided.has_arrivals or self.groups.has_news:
+            found[""] = 0.0
+        for id, since in self._short.items():
+            slot = read_slot(id.rpartition("#")[0])
+            key = slot[0] if slot else ""
+            found[key] = max(found.get(key, 0.0), now - since)
+        return found
 
     def engine_alone(self) -> Engine:
         """The engine as of now without what it was told of use by others."""
         with self._lock:
             fork = self._engine.fork()
             fork.apply(*(AskEnded(id) for ids in self.decided.told.values() for id in ids))
+            fork.apply(*map(AskEnded, self.slots.idle_ids()))
             return fork
 
     @property
     def plugged(self) -> set[tuple[str, str]]:
         return self._passes.plugged
 
-    def mine(self, status: Status) -> dict[str, list[Resources]]:
+    def mine(self, status: Status, slots: bool = True) -> dict[str, list[Resources]]:
+        """By node, what work uses there that the engine has placed."""
         mine = self.decided.shown(status)
-        for node, amounts in self.groups.shown(status).items():
-            mine.setdefault(node, []).extend(amounts)
+        for shown in (self.groups.shown(status), self.slots.shown(status) if slots else {}):
+            for node, amounts in shown.items():
+                mine.setdefault(node, []).extend(amounts)
         return mine
 
     def _orphans(self) -> list[Fact]:
-        """The end of what belonged to jobs and detached actors that are gone."""
+        """The end of groups of jobs and detached actors that are gone. Actors end by themselves, tasks with their
+        demand."""
         if time.monotonic() - self._owners_looked < OWNERS_S:
             return []
         self._owners_looked = time.monotonic()
-        owners = self.decided.owners() | self.groups.owners()
-        live = self._tables.live_owners(owners)
-        return [*self.decided.owners_ended(live), *self.groups.owners_ended(live)]
+        return self.groups.owners_ended(self._tables.live_owners(self.groups.owners()))
 
     def carry_out(self, status: Status, nodes_changed: bool) -> None:
         """Grant what was decided in this step. When something has moved, grants that were not used yet may have become
         wrong, so they are looked at again."""
         with self._lock:
+            self._world += nodes_changed
+            self.slots.check_rules(self._world)
             self.groups.carry_out(status)
             if self.decided.is_idle and self.tickets.is_settled:
                 return
@@ -188,18 +229,21 @@ class Placing:
         if self._refuted:
             self._wake()
 
+    def grant_slots(self, status: Status) -> None:
+        """After the page: what is withdrawn is announced before it is taken away."""
+        with self._lock:
+            self.slots.carry_out(status)
+
     def ids(self) -> list[str]:
         with self._lock:
-            return [*(id for id, life in self.decided.lives.items() if life.state != "past"), *self.groups.lives]
+            return [*self.decided.lives, *self.groups.lives, *self.slots.ids()]
 
-    def evicted_tickets(self) -> list[tuple[str, str]]:
-        """(name, node) of tickets whose holders have to go."""
+    def evicted_names(self) -> list[tuple[str, str]]:
+        """(node, name) whose holders have to go."""
         with self._lock:
-            return [
-                (self.decided.lives[id].what.name, node)
-                for id, node in self.decided.evicting.items()
-                if id in self.decided.lives
-            ]
+            lives = self.decided.lives
+            tickets = [(node, lives[id].what.name) for id, node in self.decided.evicting.items() if id in lives]
+            return [*tickets, *self.slots.evicted()]
 
     def wanted(self) -> list[Ask]:
         """What waits and could be served by a node that is not there yet: nothing that has to be near other work."""
@@ -208,18 +252,25 @@ class Placing:
             asks = [self.decided.lives[id].what.ask for id in waiting if id in self.decided.lives]
             alone = [ask for ask in asks if not any(each.near for term in ask.affinities for each in term)]
             groups = [self.groups.lives[id].asked.group for id in waiting if id in self.groups.lives]
-            return [*alone, *(member for group in groups for member in group.alternatives[0])]
+            tasks = [
+                pool.shape.ask
+                for pool, count in self.slots.pending()
+                if not any(each.near for term in pool.shape.ask.affinities for each in term)
+                for _ in range(min(count, TASKS_WANTED_MAX))
+            ]
+            return [*alone, *tasks, *(member for group in groups for member in group.alternatives[0])]
 
     @property
     def batch_due_s(self) -> float | None:
         """In how many seconds work that is gathered for a batch has to be told; None if there is none."""
-        due = self.decided.gathering.due
-        return None if due is None else max(0.0, due - time.monotonic())
+        due, tasks = self.decided.gathering.due, self.slots.due_s
+        actors = None if due is None else max(0.0, due - time.monotonic())
+        return tasks if actors is None else actors if tasks is None else min(actors, tasks)
 
     @property
     def is_unsettled(self) -> bool:
         """Whether a look at Ray's tables soon is worth it."""
-        return self.groups.is_creating or self.decided.is_closing or self.decided.is_dying
+        return self.groups.is_creating or self.decided.is_closing or self.decided.is_dying or self.slots.is_unsettled
 
     # -- what the engine wants done
 
@@ -229,14 +280,14 @@ class Placing:
                 self._early.append(placed)
             elif isinstance(placed, GroupPlaced):
                 self.groups.bind(placed)
-            else:
+            elif not self.slots.bind(placed):
                 self.decided.bind(placed)
 
     def evict(self, evicted: Evicted) -> None:
-        if self._is_open:
-            self.decided.evict(evicted)
-        else:
+        if not self._is_open:
             self._early.append(evicted)
+        elif not self.slots.evict(evicted):
+            self.decided.evict(evicted)
 
     def refuse(self, refused: Refused) -> None:
         """Every node it may go to is gone, and a node id never comes back. An actor is ended; who waits for a task has
@@ -244,19 +295,27 @@ class Placing:
         assert isinstance(refused.cause, NodeUnknown), "deadlines are kept by the owners of work"
         text = f"it may go to no other node than {', '.join(refused.cause.nodes)}, which is gone"
         self._book.add_event(time.time(), "refused", refused.id, text)
-        if self._is_open and refused.id in self.decided.lives and self.decided.lives[refused.id].what.kind == "actor":
+        if self._is_open and not self.slots.refuse(refused.id) and refused.id in self.decided.lives:
             core = ray._private.worker.global_worker.core_worker
             core.kill_actor(ray.ActorID.from_hex(refused.id), True)
 
     def explain(self, waiting: Waiting) -> None:
         if not self._is_open:
             return
-        known = [id for id in waiting.asks if id in self.decided.lives or id in self.groups.lives]
+        known = [id for id in waiting.asks if self._is_known(id)]
         if not known:
             return
         if not waiting.refusals or any(may_end_unheard(each.reason) for each in waiting.refusals):
-            self._short.update(known)
-        self._book.add_event(time.time(), "waiting", known[0], str(self._engine.explain(known[0])), len(known))
+            now = time.monotonic()
+            for id in known:
+                self._short.setdefault(id, now)
+        pool = self.slots.pool_of(known[0])
+        who = known[0] if pool is None else f"tasks that ask for {pool.shape.ask.choices[0].resources}"
+        count = len(known) if pool is None else pool.demand(time.monotonic())
+        self._book.add_event(time.time(), "waiting", who, str(self._engine.explain(known[0])), max(count, len(known)))
+
+    def _is_known(self, id: str) -> bool:
+        return id in self.decided.lives or id in self.groups.lives or self.slots.pool_of(id) is not None
 
 
 def may_end_unheard(reason: object) -> bool:

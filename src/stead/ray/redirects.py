@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stead.ray.attach import Connection, connection
 from stead.ray.native import NODE_ID
-from stead.ray.page import TIMED, Page, read_name
+from stead.ray.page import TIMED, Page, read_name, read_slot, slot_name
 from stead.ray.submission import FIXED, complete
 
 CLAIMS = b"stead-claims"
@@ -44,6 +44,8 @@ def withdrawn(page: Page, node_id: str, held: Mapping[str, Any]) -> frozenset[st
 
 def name_today(page: Page, name: str) -> str:
     """The name that a submission under the same rules carries today."""
+    if found := read_slot(name):
+        return slot_name(found[0], page.slots.get(found[0], 0))
     found = read_name(name)
     return page.name(found[0]) if found else name
 
@@ -122,6 +124,9 @@ class Redirect:
         if carrier is _stream:
             options["_generator_backpressure_num_objects"] = 1
         options = {"scheduling_strategy": "DEFAULT", **options, **choices, "name": self._task_name}
+        for name in renamed:
+            if found := read_slot(name):
+                self._link.counter.add(found[0])
         with complete():
             remote = self._executed.remote_of(carrier)
             return remote.options(resources=renamed, max_retries=0, retry_exceptions=False, **options).remote(

@@ -1,8 +1,8 @@
-"""How one piece of work whose node the engine chooses goes to Ray: with a ticket, and known to the controller.
+"""How an actor whose node the engine chooses goes to Ray: with a ticket, and registered with the controller.
 
-Rule: the submission never waits for the decision. Work goes to Ray at once, asking for a ticket that no node has yet,
-so its refs and handles are real; then the controller is told of it. Inside a placement group Ray places the work, among
-the bundles that the rules allow, and the controller only hears of it.
+Rule: the submission never waits for the decision. The actor goes to Ray at once, asking for a ticket that no node has
+yet, so its handle is real; then it is registered. Inside a placement group Ray places the actor, among the bundles that
+the rules allow, and the controller only follows it. Tasks ask for a slot instead (`slot_tasks.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stead.errors import Unsupported
 from stead.ray.attach import Connection
 from stead.ray.compile import Route, implicit
 from stead.ray.page import BOTH, ONE, TICKET, TIMED, Page
+from stead.ray.slot_tasks import check_grants
 from stead.taints import Toleration
 
 NO_NODE = "0" * 56
@@ -45,13 +46,8 @@ class Piece:
         tolerated: tuple[Toleration, ...],
         bundle_for: Callable[[Connection, Route, Any], Any],
     ) -> None:
-        page = link.page()
-        if not page.grants:
-            raise Unsupported(
-                "rules on other work, labels, spread and a policy need a Ray that can change a node's resources while "
-                "it runs"
-            )
-        check_solver(page, asked.policy)
+        check_grants(link.page())
+        check_solver(link.page(), asked.policy)
         self._link, self._asked, self._tolerated = link, asked, tolerated
         self._name = ""
         self._amounts: Mapping[str, float] = {}
@@ -64,13 +60,6 @@ class Piece:
             self._choices = (NodeAffinitySchedulingStrategy(NO_NODE, soft=False), None, None)
         else:
             self._name = f"{TICKET}{os.urandom(6).hex()}"
-
-    def for_task(self, resources: MutableMapping[str, float]) -> Choices:
-        self._amounts = self._held = dict(resources)
-        if self._name:
-            resources[self._name] = ONE
-            self._mark(resources)
-        return self._choices
 
     def for_actor(self, resources: MutableMapping[str, float], placement: MutableMapping[str, float]) -> Choices:
         """`placement` is what an actor needs to be placed, where that is more than it holds; empty where it is not."""
@@ -86,30 +75,21 @@ class Piece:
         if self._asked.deadline_s is not None:
             resources[TIMED] = ONE
 
-    def task_submitted(self, refs: Any, resources: Mapping[str, float]) -> None:
-        if refs:
-            self._link.remember(refs[0], self._asked, resources)
-        id = refs[0].task_id().hex() if refs else self._name
-        self._register(id, "task", wait=False)
-
     def actor_created(self, actor_id: Any, detached: bool) -> None:
         """A detached actor may outlive this process, so it is known to the controller before anybody has its handle."""
         self._link.remember_actor(actor_id, self._asked, self._held)
-        self._register(actor_id.hex(), "actor", wait=detached)
+        self._register(actor_id.hex(), wait=detached)
 
-    def _register(self, id: str, kind: str, wait: bool) -> None:
+    def _register(self, id: str, wait: bool) -> None:
         from stead.ray.book import Registered  # only here: most workers never need it, and start sooner without
 
-        if not self._name and kind == "task":
-            return  # Ray tells nobody when a task in a group starts and ends
         ask = self._ask(id, self._amounts)
         running = ask if self._held == self._amounts else self._ask(id, self._held)
         if not self._name:
             from stead.ray.decided import only_heard_of
 
             ask, running = only_heard_of(ask), only_heard_of(ask)
-        owner = self._link.owner if kind == "task" else self._link.job
-        self._link.register(Registered(id, kind, self._name, owner, ask, running), wait)
+        self._link.register(Registered(id, "actor", self._name, self._link.job, ask, running), wait)
 
     def _ask(self, id: str, amounts: Mapping[str, float]) -> Ask:
         return replace(self._asked.ask(id, amounts, self._link.namespace), tolerations=self._tolerated)

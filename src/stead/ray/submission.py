@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from stead.errors import Invalid, Unsupported
 from stead.labelling import ANYWHERE
-from stead.ray import grants, singly
+from stead.ray import grants, singly, slot_tasks
 from stead.ray.attach import Connection, connection
 from stead.ray.compile import IMPLICIT_PREFIX, OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
@@ -173,11 +173,11 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         link = connection(core)
         asked = by_default(asked, link.policy(), strategy)
         if asked is not None and asked.is_decided:
-            piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
             args = list(given)
-            args[at_strategy], args[at_labels], args[at_fallback] = piece.for_task(resources)
+            args[at_strategy], args[at_labels], args[at_fallback] = _choices_in_slot(link, asked, resources, strategy)
             refs = plain(core, *args)
-            piece.task_submitted(refs, resources)
+            if refs:
+                link.remember(refs[0], asked, resources)
             return refs
         admitted = _admit_all(link, asked, resources, strategy, said)
         if admitted is not None:
@@ -338,8 +338,27 @@ def _is_fixed(strategy: Any, labels: Mapping[str, str] | None, _: Any) -> bool:
     return pinned or bool(labels and labels.keys() - {NODE_ID})
 
 
+def _choices_in_slot(
+    link: Connection, asked: Route, resources: MutableMapping[str, float], strategy: Any
+) -> tuple[Any, Any, Any]:
+    """Add the slot to the resources of a task that the engine places; returns what Ray itself has to choose by."""
+    page = link.page()
+    slot_tasks.check_grants(page)
+    singly.check_solver(page, asked.policy)
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        return _bundle_for(link, asked, strategy), None, None
+    if asked.pins and not link.any_alive(asked.pins):
+        # Ray itself then says at once that this cannot be, with its own error.
+        return NodeAffinitySchedulingStrategy(singly.NO_NODE, soft=False), None, None
+    shape = slot_tasks.shape_of(link, asked, resources, _tolerated(link, asked, resources))
+    slot_tasks.ask_for_slot(link, page, shape, resources)
+    return "DEFAULT", None, None
+
+
 def _tolerated(link: Connection, asked: Route, resources: Mapping[str, float]) -> tuple[Toleration, ...]:
     page = link.page()
+    if not page.rare:
+        return asked.wish.admits.tolerations
     rare = tuple(name for name in page.rare if resources.get(name))
     return with_rare(asked.wish, rare, page).admits.tolerations
 

@@ -17,6 +17,9 @@ from ray.util.placement_group import PlacementGroup
 ACTOR_ID = 32
 """How long the id of an actor is; those of jobs are shorter."""
 
+SHAPES_LISTED_MAX = 100
+"""A raylet lists so many kinds of pending work; from this many rows on, some may be missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:

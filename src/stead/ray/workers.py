@@ -20,7 +20,7 @@ import ray
 from stead.ray.attach import connection
 from stead.ray.environments import VARIABLE
 from stead.ray.hooks import BIND, run_chained
-from stead.ray.page import TICKET, TIMED
+from stead.ray.page import TIMED
 from stead.ray.redirects import Redirect, withdrawn
 from stead.ray.submission import install
 
@@ -62,9 +62,6 @@ class _Executed:
                 return Redirect(link, self, held, names).function
             if TIMED in held:
                 link.report_started(link.running.hex())
-            for name in held:
-                if name.startswith(TICKET):
-                    link.tell("task_started", (name, link.node_id))
         return self.plain
 
     def remote_of(self, function: Any) -> Any:
@@ -73,10 +70,6 @@ class _Executed:
 
     @property
     def max_calls(self) -> int:
-        with contextlib.suppress(Exception):
-            for name in self._worker.core_worker.resource_ids():
-                if name.startswith(TICKET):
-                    connection(self._worker.core_worker).tell("task_done", name)
         if not _must_leave(self._worker):
             return int(self._max_calls)
         # Ray counts calls if this is not 0, and lets the worker leave when it is then just as many as were counted.
@@ -86,10 +79,12 @@ class _Executed:
 def _must_leave(worker: Any) -> bool:
     try:
         link = connection(worker.core_worker)
-        names = withdrawn(link.page(), link.node_id, worker.core_worker.resource_ids())
+        page, held = link.page(), worker.core_worker.resource_ids()
+        names = withdrawn(page, link.node_id, held)
         for name in names:
             link.report_leaving(name)
-        return bool(names)
+        recalled = page.recalled.get(link.node_id)
+        return bool(names) or bool(recalled and held.keys() & set(recalled))
     except Exception:
         return False
 

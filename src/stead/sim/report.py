@@ -33,6 +33,7 @@ from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskRunning,
+    AsksSubmitted,
     AskSubmitted,
     ClockAdvanced,
     Fact,
@@ -155,6 +156,8 @@ def sentence(what: Fact | Decision) -> tuple[str, str]:
             return node, f"resized to {capacity}"
         case AskSubmitted(item) | GroupSubmitted(item):
             return item.id, "submitted"
+        case AsksSubmitted(item, first, count):
+            return f"{item.id}#{first}..{first + count - 1}", "submitted"
         case AskEnded(id) | GroupEnded(id):
             return id, "ended"
         case AskLost(id):

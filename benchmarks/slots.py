@@ -1,0 +1,316 @@
+"""Tasks that the engine places, beside tasks with one custom resource, on a real Ray cluster in the same run.
+
+Rule: rounds of all kinds are interleaved on one cluster, so that whatever else the machine does falls on all of them
+alike; a ratio is the median over rounds, and a goal is met if its 90 % interval reaches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import Row
+from benchmarks.on_ray import KEEP_WORKERS, percentile, ratio
+from stead.ray.local import LocalCluster, local_cluster
+
+TASKS, ROUNDS = 5_000, 3
+SHAPES = (1, 20)
+BURST = 10_000
+SINGLE = 40
+LEAST, MORE_US = 0.7, 25.0
+NODES, PENDING, MANY_SHAPES = 1_000, 10_000, 200
+NODE = {"num_cpus": 2, "resources": {"bench": 1000}, "labels": {"zone": "a"}}
+
+Options = Callable[[int], dict[str, Any]]
+
+
+def slots() -> list[Row]:
+    """Throughput, latency, and what the controller pays."""
+    import ray
+
+    import stead
+    from stead.ray.attach import connection
+    from stead.ray.page import FOLDER
+
+    rows = []
+    with local_cluster([{**NODE, "num_cpus": 0}, NODE, NODE], system_config=KEEP_WORKERS) as cluster:
+        stead.init(cluster.address, log_to_driver=False, logging_level="error", namespace="bench")
+        task = ray.remote(num_cpus=1, max_retries=0)(_now)
+        ray.get([task.remote() for _ in range(50)])
+        pid = connection().ask("hello")["pid"]
+        journal = next(Path(cluster.temp_dir).rglob(f"{FOLDER}/journal.sqlite"))
+        before, cpu, began, count = _bytes(journal), _cpu_seconds(pid), time.perf_counter(), 0
+        with _resident() as actor:
+            for shapes in SHAPES:
+                found, more = _throughput(task, _kinds(actor), shapes)
+                rows += found
+                count += more
+        wall = time.perf_counter() - began
+        used = (_cpu_seconds(pid) - cpu) / wall
+        rows.append(
+            _row("journal for each task that the engine places", (_bytes(journal) - before) / count, "bytes", 50)
+        )
+        rows.append(_row("controller during that, of one core", used * 100, "%", 10))
+        rows += _latency(task)
+        rows += _other_callers(cluster, task)
+        rows.append(_row(f"controller after {count + BURST:,} such tasks", _resident_megabytes(pid), "MB", 150))
+        ray.shutdown()
+    rows += many_shapes()
+    return rows
+
+
+def _now(*_: Any) -> float:
+    return time.time()
+
+
+class _Home:
+    def here(self) -> bool:
+        return True
+
+
+@contextmanager
+def _resident() -> Iterator[Any]:
+    import ray
+
+    actor = ray.remote(num_cpus=0)(_Home).options(labels={"role": "anchor"}).remote()
+    ray.get(actor.here.remote())
+    yield actor
+    ray.kill(actor)
+
+
+def _kinds(actor: Any) -> dict[str, Options]:
+    """Options of the n-th shape of each kind."""
+    from stead import actor_affinity, affinity, label_not_in
+
+    return {
+        "one custom resource": lambda number: {"resources": {"bench": 0.001 + number / 10_000}},
+        "labels": lambda number: {"labels": {"shape": f"n{number}"}},
+        "near an actor": lambda number: {
+            "scheduling_strategy": actor_affinity(affinity(actor)),
+            "labels": {"near": f"n{number}"},
+        },
+        "apart from a label": lambda number: {
+            "scheduling_strategy": actor_affinity(label_not_in("role", [f"other-{number}"])),
+        },
+        "spread": lambda number: {"labels": {"even": f"n{number}"}, "spread": {"node_id": 1}},
+        "flow": lambda number: {"policy": "flow", "labels": {"flow": f"n{number}"}},
+    }
+
+
+def _throughput(task: Any, kinds: Mapping[str, Options], shapes: int) -> tuple[list[Row], int]:
+    import ray
+
+    speed: dict[str, list[float]] = {kind: [] for kind in kinds}
+    submit: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for turn in range(ROUNDS):
+        order = list(kinds)
+        random.Random(turn).shuffle(order)
+        for kind in order:
+            made = [task.options(**kinds[kind](number)) for number in range(shapes)]
+            begun = time.perf_counter()
+            refs = [made[index % shapes].remote() for index in range(TASKS)]
+            submit[kind].append((time.perf_counter() - begun) / TASKS * 1e6)
+            ray.get(refs)
+            speed[kind].append(TASKS / (time.perf_counter() - begun))
+    reference = "one custom resource"
+    rows = []
+    for kind in [kind for kind in kinds if kind != reference]:
+        which = ratio(speed[kind], speed[reference])
+        name = f"{TASKS:,} tasks of {shapes} shape{'s' * (shapes > 1)}, {kind}: {which}"
+        met = which.high >= LEAST
+        rows.append(
+            Row(name, median(speed[kind]), "tasks/s", median(speed[reference]), which.middle, f">= {LEAST}", met)
+        )
+        more = median(ours - theirs for ours, theirs in zip(submit[kind], submit[reference], strict=True))
+        name = f".remote() of {shapes} shape{'s' * (shapes > 1)}, {kind}, over {reference}"
+        rows.append(Row(name, more, "us", median(submit[reference]), None, f"< {MORE_US:g} us", more < MORE_US))
+    return rows, TASKS * ROUNDS * (len(kinds) - 1)
+
+
+def _latency(task: Any) -> list[Row]:
+    """One task after the other, with pauses after which its slot is gone or still there."""
+    import ray
+
+    made, waits = task.options(labels={"shape": "single"}), []
+    for number in range(SINGLE):
+        time.sleep((number % 4) * 0.9)
+        begun = time.time()
+        waits.append(ray.get(made.remote()) - begun)
+    return [
+        _row(f"pending to started, {name} of {SINGLE}", percentile(waits, share) * 1e3, "ms", goal)
+        for name, share, goal in (("p50", 0.5, 150), ("p99", 0.99, 500))
+    ]
+
+
+def _other_callers(cluster: LocalCluster, task: Any) -> list[Row]:
+    """What another program waits for the controller while this one submits a burst."""
+    import ray
+
+    code = "from benchmarks.slots import call_until_told; import sys; call_until_told(sys.argv[1])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", code, cluster.address]
+    with subprocess.Popen(
+        words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        while other.stdout.readline().strip() != "ready":
+            assert other.poll() is None, "the other program did not start"
+        made = [task.options(labels={"burst": f"n{number}"}) for number in range(20)]
+        ray.get([made[number % 20].remote() for number in range(BURST)])
+        other.stdin.write("end\n")
+        other.stdin.flush()
+        line = next(line for line in other.stdout if line.startswith("["))
+    times = json.loads(line)
+    name = f"a call by another program during a burst of {BURST:,} tasks, p99 of {len(times)}"
+    return [_row(name, percentile(times, 0.99) * 1e3, "ms", 50)]
+
+
+def call_until_told(address: str) -> None:
+    import threading
+
+    import ray
+
+    import stead
+
+    stead.init(address, log_to_driver=False, logging_level="error")
+    end = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        end.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    stead.nodes()
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    times = []
+    while not end.wait(0.02):
+        begun = time.perf_counter()
+        stead.nodes()
+        times.append(time.perf_counter() - begun)
+    sys.stdout.write(json.dumps(times) + "\n")
+    sys.stdout.flush()
+    ray.shutdown()
+
+
+class SimulatedRaylets:
+    """Grants and shapes for slots; every node answers at once."""
+
+    def __init__(self, totals: dict[str, dict[str, float]], shapes: Mapping[str, Any]) -> None:
+        self._totals, self._shapes = totals, shapes
+
+    def slot_shape(self, key: str) -> Any:
+        return self._shapes.get(key)
+
+    def keep_slot_shape(self, shape: Any) -> None: ...
+
+    def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+        from stead.ray.grants import Outcome
+
+        for node, amounts in changes.items():
+            self._totals[node].update(amounts)
+        return dict.fromkeys(changes, Outcome.ANSWERED)
+
+    def shrink(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        self.set_many(changes)
+        return {node: self._totals[node] for node in changes}
+
+
+def many_shapes() -> list[Row]:
+    """A large cluster under a queue of many shapes: real engine, journal and slots; raylets are simulated."""
+    from stead.asks import Ask
+    from stead.engine import Engine
+    from stead.engine.decisions import Placed
+    from stead.engine.facts import ClockAdvanced, NodeJoined, NodeTainted
+    from stead.journal import Journal
+    from stead.labelling import Labels
+    from stead.node import Node
+    from stead.ray.anchors import Anchors
+    from stead.ray.book import SlotShape
+    from stead.ray.page import slot_name
+    from stead.ray.slots import Slots
+    from stead.ray.tables import NodeRow, PendingRow, Status
+    from stead.taints import Taint
+
+    totals: dict[str, dict[str, float]] = {f"{number:056x}": {"CPU": 4.0} for number in range(NODES)}
+    shapes = {
+        f"s{number}": SlotShape(f"s{number}", Ask.of(f"s{number}", {"CPU": 1}, labels=Labels({"n": f"n{number}"})))
+        for number in range(MANY_SHAPES)
+    }
+
+    def status() -> Status:
+        rows = {
+            node: NodeRow(node, "", {}, amounts, {"CPU": 0.0} | dict.fromkeys(set(amounts) - {"CPU"}, 0.0), False)
+            for node, amounts in totals.items()
+        }
+        each = PENDING // MANY_SHAPES
+        return Status(rows, tuple(PendingRow({slot_name(key, 0): 1.0}, (), each) for key in shapes))
+
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        engine, simulated = Engine(), SimulatedRaylets(totals, shapes)
+        engine.apply(*(NodeJoined(Node.of(node, {"CPU": 4.0})) for node in totals))
+        journal = Journal.open(Path(folder) / "journal.sqlite", engine.settings)
+        made = Slots(simulated, engine, simulated, Anchors("nowhere", dict), lambda: None)
+
+        def round_once(world: int) -> float:
+            seen = status()
+            begun = time.perf_counter()
+            facts = [ClockAdvanced(time.time()), *made.facts(seen, {}, lambda _: False)]
+            engine.apply(*facts)
+            decisions = engine.decide()
+            if len(facts) > 1 or decisions:
+                journal.append(facts, decisions)
+            for decision in decisions:
+                if isinstance(decision, Placed):
+                    made.bind(decision)
+            made.check_rules(world)
+            made.carry_out(seen)
+            return time.perf_counter() - begun
+
+        first = round_once(0)
+        times = [round_once(0) for _ in range(20)]
+        engine.apply(NodeTainted(f"{0:056x}", Taint("bench", "yes")))
+        taint = round_once(1)
+    where = f"{NODES:,} simulated nodes, {PENDING:,} pending tasks of {MANY_SHAPES} shapes"
+    return [
+        _row(f"{where}: the round that places", first * 1e3, "ms", None),
+        _row(f"{where}: a round while they wait", median(times) * 1e3, "ms", 100),
+        _row(f"{where}: the round of a taint", taint * 1e3, "ms", 1000),
+    ]
+
+
+def _row(name: str, ours: float, unit: str, goal: float | None) -> Row:
+    return Row(
+        name,
+        ours,
+        unit,
+        None,
+        None,
+        "" if goal is None else f"< {goal:g} {unit}",
+        None if goal is None else ours < goal,
+    )
+
+
+def _bytes(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields: Sequence[str] = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_megabytes(pid: int) -> float:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return float(line.split()[1]) / 1024

@@ -1,0 +1,127 @@
+"""The slots of one resource name: where they are, who uses them, and how many are wanted.
+
+Rule: only values and sums. What is done about them is in `slots.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stead.asks import Ask, Choice
+from stead.ray.book import SlotShape
+from stead.ray.decided import is_exclusive, named_by
+from stead.ray.gathering import MOST_S, QUIET_S
+from stead.ray.tables import NodeRow
+from stead.resources import UNIT, Resources
+
+COUNTED_S = 2.0
+"""How long the programs' own counts say what waits; then Ray's table shows it."""
+
+FREE_OF_CHARGE_MAX = 1_000
+"""The most slots of a shape that asks for no amounts."""
+
+Room = Mapping[Resources, int]
+"""How many nodes there are of each capacity."""
+
+
+@dataclass(slots=True)
+class Place:
+    """The slots of one name on one node."""
+
+    ids: list[str] = field(default_factory=list)  # asks that the engine has placed here, oldest first
+    open: int = 0  # how many tasks may run here at the same time
+    told: float | None = None  # the total that the node was last told; None: it has to be told (again)
+    told_at: float = 0.0
+    used: int = 0  # as Ray's tables show it
+    free_since: float = 0.0  # since when a slot is unused; 0 while none is
+    full_since: float = 0.0
+    closed: bool = False  # the rules no longer allow the node: nothing new may start here
+    recalled: bool = False  # more runs here than there are slots: leases end after their task
+    evicting: bool = False
+    surplus: int = 0  # slots that nobody needs
+    roomy_since: float = 0.0  # since when there is room although all slots are in use; 0 while there is none
+    blocked: set[str] = field(default_factory=set)  # asks of tasks that wait for others, for which Ray holds no CPU
+    closing: dict[str, float] = field(default_factory=dict)  # asks that wait for the node to be empty, and since when
+
+
+@dataclass(slots=True)
+class Pool:
+    """Everything about one resource name: a shape in one of its generations."""
+
+    name: str
+    shape: SlotShape
+    generation: int
+    places: dict[str, Place] = field(default_factory=dict)
+    waiting: dict[str, None] = field(default_factory=dict)  # asks that the engine has not placed
+    number: int = 0  # of the next ask
+    counted: deque[tuple[float, int]] = field(default_factory=deque)  # what programs have submitted, and when
+    listed: int = 0  # what Ray's table says is pending
+    drained_at: float = 0.0  # when a slot was seen unused although there was room: nothing was pending
+    busy_at: float = 0.0  # when it last had demand or work
+    is_leaving: bool = False  # nobody has used it for a while, and its anchor is being removed
+    refused: bool = False  # the nodes it insists on are gone
+    grew_first: float = 0.0  # when its demand began to grow, as far as that is not decided yet
+    grew_last: float = 0.0
+    names: frozenset[str] = frozenset()  # ids of the actors that its rules name
+    is_exclusive: bool = False  # it wants its node for itself
+    is_own_rival: bool = False  # its rules look at work of its own kind, so an unused slot is in the way of others
+
+    @staticmethod
+    def of(name: str, shape: SlotShape, generation: int, now: float) -> Pool:
+        pool, ask = Pool(name, shape, generation, busy_at=now), shape.ask
+        pool.names, pool.is_exclusive = frozenset(named_by(ask)), is_exclusive(ask)
+        affinities = [each for term in ask.affinities for each in term]
+        pool.is_own_rival = bool(ask.spreads) or any(each.selector.matches(ask.labels) for each in affinities)
+        return pool
+
+    @property
+    def batch_due(self) -> float:
+        """When a burst of work that is decided in batches counts as complete."""
+        return min(self.grew_last + QUIET_S, self.grew_first + MOST_S)
+
+    @property
+    def used(self) -> int:
+        return sum(place.used for place in self.places.values())
+
+    @property
+    def blocked(self) -> int:
+        return sum(len(place.blocked & set(place.ids)) for place in self.places.values() if place.blocked)
+
+    @property
+    def slots(self) -> int:
+        return sum(max(len(place.ids), place.open) for place in self.places.values()) + len(self.waiting)
+
+    def demand(self, now: float) -> int:
+        while self.counted and now - self.counted[0][0] > COUNTED_S:
+            self.counted.popleft()
+        listed = self.listed if now - self.drained_at > COUNTED_S else 0  # the table is late
+        return max(listed, sum(count for _, count in self.counted))
+
+    def drain(self, now: float) -> None:
+        """Nothing is pending, whatever was counted and listed before."""
+        self.drained_at = now
+        self.counted.clear()
+
+
+def has_room_for(row: NodeRow, ask: Ask) -> bool:
+    """Whether the room that a slot was granted for is still free."""
+    return any(
+        all(row.available.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
+        for choice in ask.choices
+    )
+
+
+def most_of(ask: Ask, room: Room) -> int:
+    """How many of an ask the nodes could hold if they were empty."""
+    return max(1, *(_fitting(choice, room) for choice in ask.choices))
+
+
+def _fitting(choice: Choice, room: Room) -> int:
+    wanted = [(name, units) for name, units in choice.resources.items() if units]
+    if not wanted:
+        return FREE_OF_CHARGE_MAX
+    return sum(
+        count * min(capacity.get(name, 0) // units for name, units in wanted) for capacity, count in room.items()
+    )

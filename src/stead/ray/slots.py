@@ -1,0 +1,581 @@
+"""Slots: the right of one task of a shape to run on a node, where the engine chose the node.
+
+Rule: the engine decides how many slots of a shape each node has, and this file brings Ray in line with it: as many
+units of the shape's resource name. It keeps nothing about a single task. How many tasks wait and run is read from Ray's
+tables and from what programs counted; absence from a table ends nothing but an unused slot. See docs/decisions/0026.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from stead.asks import Ask, Choice
+from stead.engine import Engine
+from stead.engine.decisions import Evicted, Placed
+from stead.engine.facts import AskEnded, AskLost, AskRunning, AsksSubmitted, Fact
+from stead.node import Node
+from stead.ray.anchors import HEARD_S, Anchors
+from stead.ray.book import SlotShape
+from stead.ray.decided import named_by
+from stead.ray.grants import Outcome, ReadingGrants
+from stead.ray.page import ONE, SLOT, SYNC_S, read_slot, slot_name
+from stead.ray.slot_pools import Place, Pool, Room, has_room_for, most_of
+from stead.ray.tables import SHAPES_LISTED_MAX, NodeRow, Status
+from stead.resources import NOTHING, Resources
+
+SETTLED_S = 0.35
+"""After a grant, pending work of the shape has found the slot by then, unless its node lacks the room."""
+
+LENT_S = 0.3
+"""When a slot has been unused for this long, or other work is about to be decided, the engine no longer counts it. It
+stays for the next task of its shape: same shape, same node, same rules is the same decision, and `check_rules`
+withdraws it when that is no longer so."""
+
+IDLE_S = 2.0
+"""A slot that nobody uses is taken back after this."""
+
+TERM_S = 1.0
+"""When other work has waited for this long, a shape whose slots are all busy gives some of them back."""
+
+BLOCKED_S = 0.5
+"""When Ray has had room for this long while all slots of a pending shape are in use, tasks in them are blocked."""
+
+CLOSING_S = 5.0
+RETIRED_S = 60.0
+"""A name without demand and without slots is taken away after this."""
+
+STARTS_S = 3.0
+UNLISTED_S = 3600.0
+
+
+class Shapes(Protocol):
+    """Where shapes are kept, also across restarts."""
+
+    def slot_shape(self, key: str) -> SlotShape | None: ...
+    def keep_slot_shape(self, shape: SlotShape) -> None: ...
+
+
+class Slots:
+    """Called in the controller's round; other threads only introduce shapes and tell counts, under the same lock."""
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        engine: Engine,
+        grants: ReadingGrants | None,
+        anchors: Anchors,
+        check: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shapes, self._engine, self._grants, self._anchors = shapes, engine, grants, anchors
+        self._check, self._clock = check, clock
+        self.pools: dict[str, Pool] = {}
+        self._current: dict[str, int] = {}  # shape -> the generation that new submissions carry
+        self._totals: dict[str, dict[str, int]] = {}  # program -> shape -> how many it has submitted in all
+        self._room: tuple[object, Room] = (None, {})
+        self._saturated = False
+        self._checked: object = None
+
+    # -- what programs tell
+
+    def introduce(self, shapes: Iterable[SlotShape]) -> None:
+        """Know shapes; written down when this returns."""
+        for shape in shapes:
+            self._shapes.keep_slot_shape(shape)
+
+    def count(self, program: str, totals: Mapping[str, int]) -> bool:
+        """How many tasks of each shape a program has submitted since it began. True: somebody waits for a slot."""
+        before, now, is_short = self._totals.setdefault(program, {}), self._clock(), False
+        for key, total in totals.items():
+            more = total - before.get(key, 0)
+            before[key] = max(total, before.get(key, 0))
+            pool = self._pool(key, self._current.get(key, 0))
+            if more <= 0 or pool is None:
+                continue
+            pool.counted.append((now, more))
+            pool.busy_at = pool.grew_last = now
+            pool.grew_first = pool.grew_first or now
+            is_short = is_short or sum(place.open - place.used for place in pool.places.values()) <= 0
+        return is_short
+
+    def forget_programs(self, live: Collection[str]) -> None:
+        self._totals = {program: totals for program, totals in self._totals.items() if program in live}
+
+    def _pool(self, key: str, generation: int) -> Pool | None:
+        name = slot_name(key, generation)
+        found = self.pools.get(name)
+        if found is None:
+            shape = self._shapes.slot_shape(key)
+            if shape is None:
+                return None
+            found = self.pools[name] = Pool.of(name, shape, generation, self._clock())
+            self._current[key] = max(generation, self._current.get(key, 0))
+        return found
+
+    # -- names
+
+    @property
+    def generations(self) -> dict[str, int]:
+        """By shape, the generation that new submissions carry; 0 goes without saying."""
+        return {key: generation for key, generation in self._current.items() if generation}
+
+    def withdrawn(self) -> Iterator[tuple[str, str]]:
+        """(node, name) where nothing may start any more."""
+        return ((node, pool.name) for pool, node, place in self._places() if place.closed)
+
+    def recalled(self) -> Iterator[tuple[str, str]]:
+        """(node, name) whose workers leave after their task, so that other work gets its turn."""
+        return ((node, pool.name) for pool, node, place in self._places() if place.recalled)
+
+    def evicted(self) -> Iterator[tuple[str, str]]:
+        """(node, name) whose holders have to go now."""
+        return ((node, pool.name) for pool, node, place in self._places() if place.evicting)
+
+    def _places(self) -> Iterator[tuple[Pool, str, Place]]:
+        return ((pool, node, place) for pool in self.pools.values() for node, place in pool.places.items())
+
+    def shape_of(self, resources: Mapping[str, float]) -> Ask | None:
+        """What the engine knows of work that asks for a slot."""
+        for name in resources:
+            found = read_slot(name)
+            shape = self._shapes.slot_shape(found[0]) if found else None
+            if shape is not None:
+                return shape.ask
+        return None
+
+    def named(self) -> set[str]:
+        """Ids of actors that shapes in use name."""
+        return {id for pool in self.pools.values() for id in pool.names}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.pools
+
+    @property
+    def due_s(self) -> float | None:
+        """In how many seconds a batch of a flow policy is complete; None if none is being gathered."""
+        now = self._clock()
+        due = [pool.batch_due for pool in self.pools.values() if pool.grew_first and pool.shape.ask.policy.in_batches]
+        return max(0.0, min(due) - now) if due else None
+
+    # -- what is heard
+
+    def recover(self, status: Status) -> None:
+        """After a restart: what the engine has, and what Ray's tables show."""
+        placed = self._engine.placed
+        for id in (*placed, *self._engine.waiting):
+            pool = self.pool_of(id)
+            if pool is None:
+                continue
+            pool.number = max(pool.number, int(id.rpartition("#")[2]) + 1)
+            if id in placed:
+                place = pool.places.setdefault(placed[id], Place())
+                place.ids.append(id)
+                place.open += 1
+            else:
+                pool.waiting[id] = None
+        for row in status.nodes.values():
+            for name in row.total:
+                found = read_slot(name)
+                pool = self._pool(*found) if found else None
+                if pool is not None:
+                    pool.places.setdefault(row.id, Place())
+        self._anchors.recover(self.pools)
+
+    def pool_of(self, id: str) -> Pool | None:
+        found = read_slot(id.rpartition("#")[0])
+        return self._pool(*found) if found else None
+
+    def facts(
+        self, status: Status, others_wait_s: Mapping[str, float], is_starting: Callable[[set[str]], bool]
+    ) -> list[Fact]:
+        """What changed about slots. `others_wait_s`: by shape, or "" for other work, how long the oldest that is not
+        placed has waited for room; 0 if it is new."""
+        now, facts = self._clock(), list[Fact]()
+        self._look(status, now)
+        new = {pool.shape.key: 0.0 for pool in self.pools.values() if now - pool.grew_last < SETTLED_S}
+        others_wait_s = {**new, **others_wait_s}
+        room = self._room_of(self._engine.nodes)
+        for pool in list(self.pools.values()):
+            others = [waited for key, waited in others_wait_s.items() if key != pool.shape.key]
+            self._nodes_gone(pool, status)
+            for node, place in pool.places.items():
+                facts += self._place(pool, node, place, now, others, status.nodes[node])
+        facts += self._give_back(now)
+        wanted = {name: self._wanted(pool, now, room) for name, pool in self.pools.items()}
+        load = sum(count / most for count, most in wanted.values())
+        for name, (count, _) in wanted.items():
+            pool = self.pools[name]
+            fair = count if pool.shape.ask.policy.in_batches or load <= 1.0 else max(1, int(count / load))
+            facts += self._adjust(pool, now, count, fair, is_starting)
+        self._retire(now, status)
+        return facts
+
+    def _look(self, status: Status, now: float) -> None:
+        listed: Counter[str] = Counter()
+        for row in status.pending:
+            for name in row.resources:
+                if name.startswith(SLOT):
+                    listed[name] += row.count
+        self._saturated = len(status.pending) >= SHAPES_LISTED_MAX
+        for name in listed.keys() - self.pools.keys():
+            found = read_slot(name)
+            if found:
+                self._pool(*found)
+        for pool in self.pools.values():
+            pool.listed = listed.get(pool.name, 0)
+            if listed.get(pool.name):
+                pool.busy_at = now
+            for node, place in pool.places.items():
+                if node in status.nodes:
+                    total, available = status.nodes[node].total, status.nodes[node].available
+                    place.used = int(total.get(pool.name, 0.0) - available.get(pool.name, 0.0) + ONE / 2)
+                if place.used:
+                    pool.busy_at = now
+
+    def _nodes_gone(self, pool: Pool, status: Status) -> None:
+        """The engine has put their asks back in line by itself."""
+        for node in pool.places.keys() - status.nodes.keys():
+            pool.waiting.update(dict.fromkeys(pool.places.pop(node).ids))
+
+    def _place(
+        self, pool: Pool, node: str, place: Place, now: float, others: Sequence[float], row: NodeRow
+    ) -> list[Fact]:
+        """Compare what the engine has on a node with what runs there, and see which slots nobody needs."""
+        facts: list[Fact] = []
+        if place.told is not None and now - place.told_at > HEARD_S:
+            if not place.recalled:  # tasks in lent slots
+                for _ in range(place.used - len(place.ids)):
+                    ask = self._ask(pool)
+                    place.ids.append(ask.id)
+                    facts.append(AskRunning(ask, node))
+            rest = len(place.ids) - max(place.open + len(place.closing), place.used)
+            facts += [AskEnded(place.ids.pop()) for _ in range(rest)]
+        place.recalled = place.recalled and place.used > place.open
+        free = place.open - place.used
+        is_settled = place.told is not None and now - place.told_at > SETTLED_S
+        place.free_since = (place.free_since or now) if free > 0 and is_settled else 0.0
+        place.full_since = (place.full_since or now) if free <= 0 and place.open else 0.0
+        place.surplus = 0
+        if place.free_since and not place.closed:
+            has_room, idle = has_room_for(row, pool.shape.ask), now - place.free_since
+            if has_room and (idle > SYNC_S or others) and pool.demand(now):
+                pool.drain(now)
+            is_unwanted = not has_room or not pool.demand(now)
+            if is_unwanted and (idle > IDLE_S or pool.is_own_rival or not has_room):
+                place.surplus = free
+            elif is_unwanted and (idle > LENT_S or others):
+                facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - place.used)]
+        elif self._is_blocked(pool, place, row, now):
+            facts += self._block(pool, node, place)
+        elif max(others, default=0.0) > TERM_S and self._has_had_its_turn(pool, place, now):
+            facts += self._recall(place, now)
+        return facts
+
+    def _has_had_its_turn(self, pool: Pool, place: Place, now: float) -> bool:
+        return bool(place.full_since) and now - place.full_since > TERM_S and pool.demand(now) > 0
+
+    def _give_back(self, now: float) -> list[Fact]:
+        """Take unused slots from their nodes. A node's answer tells which of them were taken by a task meanwhile."""
+        surplus = [
+            (pool, node, place)
+            for pool in self.pools.values()
+            if self._anchors.is_safe(pool.name)
+            for node, place in pool.places.items()
+            if place.surplus
+        ]
+        if not surplus or self._grants is None:
+            return []
+        changes: dict[str, dict[str, float]] = defaultdict(dict)
+        for pool, node, place in surplus:
+            changes[node][pool.name] = place.open - place.surplus + self._anchored(pool.name, node)
+        self._check()
+        answers, facts = self._grants.shrink(changes), list[Fact]()
+        for pool, node, place in surplus:
+            total = answers[node].get(pool.name, 0.0) if node in answers else None
+            if total is None:
+                place.told = None
+                continue
+            left = round(total - self._anchored(pool.name, node))
+            place.open, place.told, place.told_at = left, total, now
+            facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - left)]
+        return facts
+
+    def _anchored(self, name: str, node: str) -> float:
+        return self._anchors.amount(name) if node == self._anchors.node else 0.0
+
+    def _is_blocked(self, pool: Pool, place: Place, row: NodeRow, now: float) -> bool:
+        """Whether work of a shape waits for room that Ray has: tasks that wait for others hold no CPU meanwhile."""
+        is_roomy = bool(place.full_since and pool.demand(now)) and has_room_for(row, pool.shape.ask)
+        place.roomy_since = (place.roomy_since or now) if is_roomy else 0.0
+        return is_roomy and now - place.roomy_since > BLOCKED_S
+
+    def _block(self, pool: Pool, node: str, place: Place) -> list[Fact]:
+        """Let the engine count one of the tasks without its amounts. What it waits for may be queued behind it."""
+        place.roomy_since = 0.0
+        place.blocked &= set(place.ids)
+        id = next((id for id in place.ids if id not in place.blocked), None)
+        if id is None:
+            return []
+        place.blocked.add(id)
+        return [AskEnded(id), AskRunning(replace(pool.shape.ask, id=id, choices=(Choice(),)), node)]
+
+    def _recall(self, place: Place, now: float) -> list[Fact]:
+        """Let other work go first: what still runs here has no slot any more."""
+        count = max(1, place.open // 2)
+        place.open -= count
+        place.told, place.recalled, place.full_since = None, True, now
+        return [AskEnded(place.ids.pop(0)) for _ in range(min(count, len(place.ids)))]
+
+    def close_in(self, occupied: Callable[[], Collection[str]]) -> list[Fact]:
+        """A slot that wants its node for itself is granted when the node is empty. `occupied`: nodes that are not."""
+        now, facts = self._clock(), list[Fact]()
+        closing = [(pool, node, place) for pool, node, place in self._places() if place.closing]
+        full = occupied() if closing else ()
+        for pool, node, place in closing:
+            for id, since in list(place.closing.items()):
+                if node not in full:
+                    del place.closing[id]
+                    place.open, place.told = place.open + 1, None
+                elif now - since > CLOSING_S:
+                    del place.closing[id]
+                    place.ids.remove(id)
+                    pool.waiting[id] = None
+                    facts.append(AskLost(id))
+        return facts
+
+    @property
+    def is_closing(self) -> bool:
+        return any(place.closing for pool in self.pools.values() for place in pool.places.values())
+
+    def _wanted(self, pool: Pool, now: float, room: Room) -> tuple[int, int]:
+        """How many slots a shape could use now, and how many of them the nodes could hold if they were empty."""
+        most = most_of(pool.shape.ask, room)
+        demand = pool.demand(now) or self._is_unlisted(pool, now)
+        return min(pool.used + demand, most + pool.blocked), most + pool.blocked
+
+    def _adjust(
+        self, pool: Pool, now: float, wanted: int, fair: int, is_starting: Callable[[set[str]], bool]
+    ) -> list[Fact]:
+        """As many slots as a shape could use; but while there is more demand than room, each shape asks for a fair
+        part, so that the others need not wait until it has run out of work."""
+        missing = wanted - pool.slots
+        if missing < 0 and pool.waiting:
+            gone = list(pool.waiting)[missing:]
+            for id in gone:
+                del pool.waiting[id]
+            return [AskEnded(id) for id in gone]
+        missing = min(missing, fair - pool.slots)
+        if self._is_gathering(pool, now):
+            return []
+        pool.grew_first = 0.0
+        if missing <= 0 or pool.refused:
+            return []
+        apart = named_by(pool.shape.ask, apart=True)
+        if apart and now - pool.grew_last < STARTS_S and is_starting(apart):
+            return []  # nobody knows where that actor will be, and most likely they would meet
+        first, pool.number = pool.number, pool.number + missing
+        pool.waiting.update((f"{pool.name}#{number}", None) for number in range(first, pool.number))
+        return [AsksSubmitted(replace(pool.shape.ask, id=pool.name), first, missing)]
+
+    def _is_gathering(self, pool: Pool, now: float) -> bool:
+        """Work that is decided in batches waits for the rest of its burst."""
+        return bool(pool.grew_first) and pool.shape.ask.policy.in_batches and now < pool.batch_due
+
+    def _ask(self, pool: Pool) -> Ask:
+        pool.number += 1
+        return replace(pool.shape.ask, id=f"{pool.name}#{pool.number - 1}")
+
+    def _room_of(self, nodes: Mapping[str, Node]) -> Room:
+        if self._room[0] != nodes:
+            self._room = (nodes, Counter(node.capacity for node in nodes.values()))
+        return self._room[1]
+
+    def _is_unlisted(self, pool: Pool, now: float) -> int:
+        """Ray's table lists a limited number of shapes. While it is full, a shape that it does not list may wait all
+        the same, and gets a slot every now and then to find out."""
+        return int(self._saturated and now - pool.busy_at < UNLISTED_S)
+
+    def _retire(self, now: float, status: Status) -> None:
+        for name, pool in list(self.pools.items()):
+            for node, place in list(pool.places.items()):
+                is_gone = name not in status.nodes[node].total and now - place.told_at > HEARD_S
+                if is_gone and place.told == 0.0 and not place.ids:
+                    del pool.places[node]
+            is_used = any(place.ids or place.used or place.open for place in pool.places.values())
+            pool.is_leaving = not (is_used or pool.waiting or self._saturated or now - pool.busy_at < RETIRED_S)
+            if pool.is_leaving and self._anchors.remove(name, status):
+                del self.pools[name]
+
+    def shown(self, status: Status) -> dict[str, list[Resources]]:
+        """By node, what work in slots uses there, as far as Ray's tables show it."""
+        mine: dict[str, list[Resources]] = defaultdict(list)
+        for pool in self.pools.values():
+            amounts = pool.shape.ask.choices[0].resources
+            for node, place in pool.places.items():
+                if node in status.nodes:
+                    mine[node] += [amounts] * (min(place.used, len(place.ids)) - len(place.blocked & set(place.ids)))
+        return mine
+
+    def idle_ids(self) -> list[str]:
+        """Asks of slots that no task uses."""
+        return [id for _, _, place in self._places() for id in place.ids[place.used :]]
+
+    def ids(self) -> list[str]:
+        """Every ask that the engine has of slots."""
+        return [*(id for _, _, place in self._places() for id in place.ids), *self.waiting_ids()]
+
+    def waiting_ids(self) -> list[str]:
+        return [id for pool in self.pools.values() for id in pool.waiting]
+
+    def closed(self) -> frozenset[str]:
+        """Nodes that a shape has for itself."""
+        return frozenset(node for pool, node, place in self._places() if place.ids and pool.is_exclusive)
+
+    def in_use(self) -> Iterator[tuple[str, str, list[str], int]]:
+        """(node, name, asks, how many of them are in use)."""
+        for pool in self.pools.values():
+            for node, place in pool.places.items():
+                yield node, pool.name, place.ids, place.used
+
+    # -- what the engine wants done
+
+    def bind(self, placed: Placed) -> bool:
+        """False: this is no slot."""
+        pool = self.pool_of(placed.ask)
+        if pool is None:
+            return False
+        pool.waiting.pop(placed.ask, None)
+        place = pool.places.setdefault(placed.node, Place())
+        if placed.ask not in place.ids:
+            place.ids.append(placed.ask)
+            if pool.is_exclusive:
+                place.closing[placed.ask] = self._clock()
+            else:
+                place.open, place.told = place.open + 1, None
+        return True
+
+    def evict(self, evicted: Evicted) -> bool:
+        pool = self.pool_of(evicted.ask)
+        if pool is None:
+            return False
+        place = pool.places.get(evicted.node)
+        if place is not None:
+            place.evicting = True
+            self._close(pool, place)
+        return True
+
+    def refuse(self, id: str) -> bool:
+        pool = self.pool_of(id)
+        if pool is None:
+            return False
+        pool.waiting.pop(id, None)
+        pool.refused = True
+        return True
+
+    def check_rules(self, world: object) -> None:
+        """Withdraw slots from nodes that the rules no longer allow. `world` changes whenever that may be so."""
+        if world == self._checked:
+            return
+        self._checked = world
+        for pool in list(self.pools.values()):
+            pool.refused = False
+            if not pool.places:
+                continue
+            allowed = self._allowed(pool)
+            for node, place in pool.places.items():
+                if node not in allowed and not place.closed:
+                    self._close(pool, place)
+                elif node in allowed and place.closed:
+                    place.closed = place.evicting = False
+                    place.open, place.told = len(place.ids), None
+
+    def _close(self, pool: Pool, place: Place) -> None:
+        place.closed, place.open, place.told = True, 0, None
+        place.closing.clear()
+        key = pool.shape.key
+        if self._current.get(key, 0) == pool.generation:
+            self._current[key] = self._clean_generation(key)
+
+    def _clean_generation(self, key: str) -> int:
+        """Another generation of a shape's name that has nothing on a node that is closed to it, or a new one."""
+        pools = {pool.generation: pool for pool in self.pools.values() if pool.shape.key == key}
+        for generation, pool in sorted(pools.items()):
+            if not any(place.closed for place in pool.places.values()):
+                return generation
+        return max(pools) + 1
+
+    def _allowed(self, pool: Pool) -> set[str]:
+        """Nodes where one of the slots there could be placed anew, whatever is free."""
+        ask = replace(
+            pool.shape.ask,
+            id=f"{pool.name}#again",
+            choices=tuple(Choice(NOTHING, choice.selector) for choice in pool.shape.ask.choices),
+            spreads=(),
+        )
+        if not ask.affinities:
+            return {node for nodes in self._engine.candidates(ask) for node in nodes}
+        allowed = set()
+        for node, place in pool.places.items():
+            fork = self._engine.fork()
+            fork.apply(*(AskEnded(id) for id in place.ids[:1]))
+            if any(node in nodes for nodes in fork.candidates(ask)):
+                allowed.add(node)
+        return allowed
+
+    # -- Ray
+
+    def carry_out(self, status: Status) -> None:
+        """Tell each node its totals, in one call for each, all nodes side by side."""
+        if self._grants is None or not self.pools:
+            return
+        now = self._clock()
+        self._anchors.advance([pool.name for pool in self.pools.values() if not pool.is_leaving], status)
+        changes: dict[str, dict[str, float]] = defaultdict(dict)
+        for pool in self.pools.values():
+            if self._anchors.amount(pool.name):
+                pool.places.setdefault(self._anchors.node, Place())
+            for node, place in pool.places.items():
+                row = status.nodes.get(node)
+                if row is None:
+                    continue
+                total = place.open + self._anchored(pool.name, node)
+                if self._has_to_be_told(pool, place, row, total, now):
+                    changes[node][pool.name] = total
+        if not changes:
+            return
+        self._check()
+        for node, outcome in self._grants.set_many(changes).items():
+            for name, total in changes[node].items():
+                place = self.pools[name].places[node]
+                place.told, place.told_at = (total if outcome is Outcome.ANSWERED else None), now
+
+    def _has_to_be_told(self, pool: Pool, place: Place, row: NodeRow, total: float, now: float) -> bool:
+        shown, available = row.total.get(pool.name, 0.0), row.available.get(pool.name, 0.0)
+        if total < shown - ONE / 2 and not self._anchors.is_safe(pool.name):
+            return False  # it may be the last of its name
+        if place.told != total:
+            return True
+        # What was in use when it was withdrawn becomes free later; and a node may have missed what it was told.
+        wrong = (shown > total + ONE / 2 and available >= 1.0) or shown < total - ONE / 2
+        return wrong and now - place.told_at > HEARD_S
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether another look at Ray's tables soon is worth it."""
+        places = (place for pool in self.pools.values() for place in pool.places.values())
+        if any(place.recalled or place.closing or (place.closed and place.used) for place in places):
+            return True
+        is_short = any(pool.waiting for pool in self.pools.values())
+        return is_short and sum(bool(pool.places) for pool in self.pools.values()) > 1
+
+    def pending(self) -> Iterator[tuple[Pool, int]]:
+        """Shapes that wait, and how many tasks of each."""
+        now = self._clock()
+        for pool in self.pools.values():
+            if pool.waiting:
+                yield pool, max(len(pool.waiting), pool.demand(now))

@@ -1,0 +1,465 @@
+"""Slots in virtual time: real slots, real anchors and a real engine; only raylets and tasks are simulated.
+
+The simulated Ray does what the real one was seen to do: a total is never shrunk below what is in use, a task starts
+wherever its name and its CPUs are free, and queued work fails when the last node that could run it loses its name.
+Workers on a node that a name was withdrawn from do not run what Ray sends them (see `stead.ray.workers`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from stead.asks import Affinity, Ask, PolicyName
+from stead.engine import Engine
+from stead.engine.decisions import Evicted, Placed, Waiting
+from stead.engine.facts import AskRunning, ClockAdvanced, NodeDrained, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
+from stead.labelling import Labels, Requirement, Selector
+from stead.node import Node
+from stead.ray.anchors import Anchors
+from stead.ray.book import SlotShape
+from stead.ray.grants import Outcome
+from stead.ray.page import ONE, SLOT, read_slot, slot_name
+from stead.ray.slot_pools import COUNTED_S
+from stead.ray.slots import IDLE_S, RETIRED_S, Slots
+from stead.ray.tables import NodeRow, PendingRow, Status
+from stead.solver import found as solver
+from stead.taints import Effect, Taint
+
+TICK_S = 0.05
+HEAD = "head"
+
+
+@dataclass
+class Raylet:
+    cpus: float
+    total: dict[str, float] = field(default_factory=dict)
+    held: Counter[str] = field(default_factory=Counter)  # by running tasks and groups, in smallest parts
+    blocked: int = 0  # running tasks that wait for others
+    running: list[tuple[float, str, str]] = field(default_factory=list)  # end, name, program
+
+    def available(self) -> dict[str, float]:
+        free = {name: total - self.held[name] * ONE for name, total in self.total.items()}
+        return {**free, "CPU": self.cpus - len(self.running) + self.blocked}
+
+
+class HeldBySimulation(Anchors):
+    def __init__(self, ray: SimulatedRay) -> None:
+        super().__init__(HEAD, dict, lambda: ray.now)
+        self._ray = ray
+
+    def _hold(self, name: str) -> Any:
+        self._ray.raylets[HEAD].held[name] += 1
+        return name
+
+    def _release(self, group: Any) -> None:
+        self._ray.raylets[HEAD].held[group] -= 1
+
+
+class SimulatedRay:
+    """Also `Grants` and `Shapes`."""
+
+    def __init__(self, cpus: Mapping[str, float], seed: int = 0) -> None:
+        self.now, self.rng = 1000.0, random.Random(seed)
+        self.raylets = {HEAD: Raylet(0.0), **{node: Raylet(each) for node, each in cpus.items()}}
+        self.pending: Counter[str] = Counter()
+        self.started: Counter[str] = Counter()
+        self.places: Counter[tuple[str, str]] = Counter()
+        self.failed: list[str] = []
+        self.lengths: dict[str, float] = {}
+        self.shapes: dict[str, SlotShape] = {}
+        self.silent: set[str] = set()
+        self.calls: Counter[str] = Counter()
+        self.engine = Engine(solver=solver())
+        self.engine.apply(*(NodeJoined(Node.of(node, {"CPU": raylet.cpus})) for node, raylet in self.raylets.items()))
+        self.slots = Slots(self, self.engine, self, HeldBySimulation(self), lambda: None, lambda: self.now)
+        self.totals: Counter[str] = Counter()
+        self.waiting: dict[str, float] = {}
+        self.world = 0
+
+    # -- what slots need
+
+    def slot_shape(self, key: str) -> SlotShape | None:
+        return self.shapes.get(key)
+
+    def keep_slot_shape(self, shape: SlotShape) -> None:
+        self.shapes[shape.key] = shape
+
+    def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Outcome]:
+        return {
+            node: Outcome.SILENT if node in self.silent else self._resize(node, amounts)
+            for node, amounts in changes.items()
+        }
+
+    def shrink(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+        outcomes = self.set_many(changes)
+        return {node: dict(self.raylets[node].total) for node in changes if outcomes[node] is Outcome.ANSWERED}
+
+    def _resize(self, node: str, amounts: Mapping[str, float]) -> Outcome:
+        self.calls[node] += 1
+        raylet = self.raylets[node]
+        for name, amount in amounts.items():
+            was_feasible = self._is_feasible(name)
+            raylet.total[name] = max(amount, raylet.held[name] * ONE)
+            if not raylet.total[name]:
+                del raylet.total[name]
+            if was_feasible and self.pending[name] and not self._is_feasible(name):
+                self.failed.append(name)
+        return Outcome.ANSWERED
+
+    def _is_feasible(self, name: str) -> bool:
+        return any(raylet.total.get(name, 0.0) >= 1.0 for raylet in self.raylets.values())
+
+    def _can_start(self, name: str, raylet: Raylet) -> bool:
+        free = raylet.available()
+        return self.pending[name] > 0 and free.get(name, 0.0) >= 1.0 and free["CPU"] > 0
+
+    # -- what programs do
+
+    def shape(self, key: str, **rest: Any) -> str:
+        self.keep_slot_shape(SlotShape(key, Ask.of(key, {"CPU": 1}, **rest)))
+        return key
+
+    def submit(self, key: str, count: int, length: float = 0.1, counted: bool = True) -> None:
+        name = slot_name(key, self.slots.generations.get(key, 0))
+        self.pending[name] += count
+        self.lengths[key] = length
+        self.totals[key] += count
+        if counted:
+            self.slots.count("program", {key: self.totals[key]})
+
+    # -- time
+
+    def status(self) -> Status:
+        rows = {
+            node: NodeRow(node, "", {}, {**raylet.total, "CPU": raylet.cpus}, raylet.available(), False)
+            for node, raylet in self.raylets.items()
+        }
+        pending = tuple(PendingRow({name: 1.0, "CPU": 1.0}, (), count) for name, count in self.pending.items() if count)
+        return Status(rows, pending)
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += TICK_S
+            self._run_tasks()
+            self._round()
+
+    def _round(self) -> None:
+        status = self.status()
+        known = set(self.engine.waiting)
+        self.waiting = {id: since for id, since in self.waiting.items() if id in known}
+        waits = {(read_slot(id.rpartition("#")[0]) or ("",))[0]: self.now - since for id, since in self.waiting.items()}
+        self.engine.apply(ClockAdvanced(self.now), *self.slots.facts(status, waits, lambda _: False))
+        for decision in self.engine.decide():
+            if isinstance(decision, Placed):
+                self.slots.bind(decision)
+            elif isinstance(decision, Evicted):
+                self.slots.evict(decision)
+            elif isinstance(decision, Waiting):
+                self.waiting.update({id: self.waiting.get(id, self.now) for id in decision.asks})
+        self.slots.check_rules(self.world)
+        self.slots.carry_out(status)
+
+    def _run_tasks(self) -> None:
+        for raylet in self.raylets.values():
+            for task in [task for task in raylet.running if task[0] <= self.now]:
+                raylet.running.remove(task)
+                raylet.held[task[1]] -= round(1 / ONE)
+        names = [name for name, count in self.pending.items() if count]
+        self.rng.shuffle(names)
+        withdrawn = set(self.slots.withdrawn())
+        for name in names:
+            for node, raylet in self.raylets.items():
+                while (node, name) not in withdrawn and self._can_start(name, raylet):
+                    found = read_slot(name)
+                    assert found is not None
+                    self.pending[name] -= 1
+                    self.started[name] += 1
+                    self.places[found[0], node] += 1
+                    raylet.held[name] += round(1 / ONE)
+                    raylet.running.append((self.now + self.lengths[found[0]], name, "program"))
+
+    def until_done(self, most_s: float = 120.0) -> None:
+        end = self.now + most_s
+        while sum(self.pending.values()) or any(raylet.running for raylet in self.raylets.values()):
+            assert self.now < end, f"{self.pending} still wait"
+            self.tick()
+
+    def granted(self) -> set[tuple[str, str]]:
+        """(node, name) with a unit that a task could take."""
+        return {
+            (node, name)
+            for node, raylet in self.raylets.items()
+            for name, amount in raylet.available().items()
+            if name.startswith(SLOT) and amount >= 1.0
+        }
+
+    def taint(self, node: str, effect: Effect = Effect.NO_SCHEDULE) -> None:
+        self.engine.apply(NodeTainted(node, Taint("t", "yes", effect)))
+        self.world += 1
+
+
+@pytest.fixture
+def ray() -> SimulatedRay:
+    return SimulatedRay({"a": 2, "b": 2})
+
+
+def apart_from(key: str, value: str) -> tuple[tuple[Affinity, ...], ...]:
+    return ((Affinity(Selector.all_of(Requirement.is_in(key, value)), near=False),),)
+
+
+class TestDemand:
+    def test_all_tasks_of_a_shape_run_on_as_many_slots_as_there_is_room_for(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 40)
+        ray.tick(3)
+        assert {node: len(raylet.running) for node, raylet in ray.raylets.items()} == {HEAD: 0, "a": 2, "b": 2}
+        ray.until_done()
+        assert not ray.failed
+
+    def test_what_no_program_counted_is_found_in_rays_table(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 5, counted=False)
+        ray.until_done()
+
+    def test_counts_that_arrive_twice_count_once(self, ray: SimulatedRay) -> None:
+        key = ray.shape("s")
+        ray.slots.count("program", {key: 3})
+        ray.slots.count("program", {key: 3})
+        assert ray.slots.pools[slot_name(key, 0)].demand(ray.now) == 3
+
+    def test_a_shape_that_is_not_known_yet_waits_until_it_is(self, ray: SimulatedRay) -> None:
+        ray.submit("s", 2, counted=False)
+        ray.tick(20)
+        assert not ray.started
+        ray.shape("s")
+        ray.until_done()
+
+    def test_a_long_queue_is_few_asks(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 100_000, length=1e6)
+        ray.tick(100)
+        assert len(ray.engine.placed) + len(ray.engine.waiting) == 4
+
+    def test_a_shape_that_fits_nowhere_waits_as_one_ask(self, ray: SimulatedRay) -> None:
+        ray.shapes["big"] = SlotShape("big", Ask.of("big", {"CPU": 50}))
+        ray.submit("big", 7)
+        ray.tick(10)
+        assert len(ray.engine.waiting) == 1
+
+
+class TestGivingBack:
+    def test_slots_that_nobody_uses_are_given_back(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 4)
+        ray.until_done()
+        ray.tick(round((COUNTED_S + IDLE_S + 2) / TICK_S))
+        assert not ray.granted()
+        assert not ray.engine.placed
+
+    def test_and_their_name_goes_too_with_its_anchor(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 4)
+        ray.until_done()
+        ray.tick(round((RETIRED_S + COUNTED_S + IDLE_S + 5) / TICK_S))
+        assert not ray.slots.pools
+        assert not any(name.startswith(SLOT) for raylet in ray.raylets.values() for name in raylet.total)
+        ray.submit("s", 3)
+        ray.until_done()
+        assert not ray.failed
+
+    def test_a_slot_that_a_task_takes_at_the_last_moment_is_kept(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 4)
+        ray.until_done()
+        ray.tick(round((IDLE_S + 1) / TICK_S) - 1)
+        ray.submit("s", 4, length=50.0, counted=False)
+        ray.tick(100)
+        assert sum(len(raylet.running) for raylet in ray.raylets.values()) == 4
+        assert len(ray.engine.placed) == 4
+
+    def test_other_work_gets_the_room_of_unused_slots_at_once(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 40)
+        ray.until_done()
+        began = ray.now
+        ray.submit(ray.shape("t"), 4)
+        ray.until_done()
+        assert ray.now - began < IDLE_S
+
+
+class TestSharing:
+    def test_shapes_that_arrive_together_share_the_room(self, ray: SimulatedRay) -> None:
+        for key in "stuv":
+            ray.shape(key)
+        for key in "stuv":
+            ray.submit(key, 50)
+        ray.tick(30)
+        assert all(ray.started[slot_name(key, 0)] for key in "stuv")
+        ray.until_done()
+
+    def test_a_shape_with_work_without_end_does_not_keep_others_waiting_for_ever(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 1_000_000)
+        ray.tick(40)
+        ray.submit(ray.shape("t"), 3)
+        ray.tick(200)
+        assert ray.pending[slot_name("t", 0)] == 0
+
+    def test_tasks_that_wait_for_others_of_their_shape_are_not_in_their_way(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 4, length=1000.0)
+        ray.tick(20)
+        ray.raylets["a"].blocked = 2
+        ray.submit("s", 6)
+        ray.tick(200)
+        assert not ray.pending[slot_name("s", 0)]
+
+
+class TestRules:
+    def test_nothing_of_a_shape_starts_on_a_node_that_was_tainted(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 200)
+        ray.tick(5)
+        ray.taint("a")
+        ray.tick()
+        assert ("a", slot_name("s", 0)) in set(ray.slots.withdrawn())
+        ray.tick(5)  # what held a lease there has ended
+        before = ray.places["s", "a"]
+        ray.submit("s", 20)
+        ray.until_done()
+        assert ray.places["s", "a"] == before
+        assert not ray.failed
+
+    def test_new_submissions_carry_another_name_after_that(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 20, length=1.0)
+        ray.tick(5)
+        ray.taint("a")
+        ray.tick()
+        assert ray.slots.generations == {"s": 1}
+        ray.engine.apply(NodeUntainted("a", "t"))
+        ray.world += 1
+        ray.tick()
+        assert not set(ray.slots.withdrawn())
+        ray.until_done()
+
+    def test_names_do_not_grow_with_the_number_of_changes(self, ray: SimulatedRay) -> None:
+        ray.shape("s")
+        for _ in range(12):
+            ray.submit("s", 8)
+            ray.tick(10)
+            ray.taint("a")
+            ray.tick(30)
+            ray.engine.apply(NodeUntainted("a", "t"))
+            ray.world += 1
+            ray.tick(30)
+        ray.until_done()
+        assert len(ray.slots.pools) <= 3
+        assert not ray.failed
+
+    def test_queued_work_waits_and_does_not_fail_when_every_node_is_tainted(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 30, length=0.5)
+        ray.tick(20)
+        for node in ("a", "b", HEAD):
+            ray.taint(node)
+        ray.tick(60)
+        done = sum(ray.started.values())
+        ray.tick(60)
+        assert sum(ray.started.values()) == done
+        assert not ray.failed
+        ray.engine.apply(NodeUntainted("b", "t"))
+        ray.world += 1
+        ray.until_done()
+
+    def test_a_no_execute_taint_says_who_has_to_go(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 4, length=100.0)
+        ray.tick(5)
+        ray.taint("a", Effect.NO_EXECUTE)
+        ray.tick()
+        assert set(ray.slots.evicted()) == {("a", slot_name("s", 0))}
+
+    def test_work_apart_from_its_own_kind_has_one_slot_a_node(self, ray: SimulatedRay) -> None:
+        ray.shape("s", labels=Labels({"role": "x"}), affinities=apart_from("role", "x"))
+        ray.submit("s", 12)
+        for _ in range(200):
+            ray.tick()
+            assert all(len(raylet.running) <= 1 for raylet in ray.raylets.values())
+        assert not sum(ray.pending.values())
+
+    def test_a_shape_leaves_a_node_where_work_has_come_that_it_must_be_apart_from(self, ray: SimulatedRay) -> None:
+        ray.shape("s", affinities=apart_from("role", "x"))
+        ray.submit("s", 100)
+        ray.tick(5)
+        ray.engine.apply(AskRunning(Ask.of("actor", {}, labels=Labels({"role": "x"})), "a"))
+        ray.world += 1
+        ray.tick(6)
+        before = ray.places["s", "a"]
+        ray.until_done()
+        assert ray.places["s", "a"] == before
+
+
+class TestTrouble:
+    def test_the_slots_of_a_node_that_is_gone_are_placed_elsewhere(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 30)
+        ray.tick(5)
+        ray.pending[slot_name("s", 0)] += len(ray.raylets.pop("a").running)  # Ray tries them again
+        ray.engine.apply(NodeLeft("a"))
+        ray.world += 1
+        ray.until_done()
+        assert set(ray.slots.pools[slot_name("s", 0)].places) <= {"b", HEAD}
+
+    def test_a_node_that_does_not_answer_is_told_again(self, ray: SimulatedRay) -> None:
+        ray.silent = {"a", "b"}
+        ray.submit(ray.shape("s"), 4)
+        ray.tick(10)
+        assert not ray.started
+        ray.silent.clear()
+        ray.until_done()
+
+    def test_after_a_restart_slots_in_use_are_known_again(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 30, length=5.0)
+        ray.tick(20)
+        ray.slots = Slots(ray, ray.engine, ray, HeldBySimulation(ray), lambda: None, lambda: ray.now)
+        ray.slots.recover(ray.status())
+        ray.until_done()
+        assert not ray.failed
+
+    def test_a_controller_that_lost_its_engine_adopts_what_runs(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 4, length=5.0)
+        ray.tick(20)
+        ray.engine = Engine()
+        ray.engine.apply(*(NodeJoined(Node.of(node, {"CPU": each.cpus})) for node, each in ray.raylets.items()))
+        ray.slots = Slots(ray, ray.engine, ray, HeldBySimulation(ray), lambda: None, lambda: ray.now)
+        ray.slots.recover(ray.status())
+        ray.tick(20)
+        assert len(ray.engine.placed) == 4
+
+
+@pytest.mark.parametrize("seed", range(1000 if os.environ.get("STEAD_SOAK") == "1" else 12))
+def test_whatever_happens_everything_runs_nothing_fails_and_nothing_is_left(seed: int) -> None:
+    rng = random.Random(seed)
+    ray = SimulatedRay({f"n{index}": rng.randint(1, 3) for index in range(rng.randint(1, 4))}, seed)
+    nodes = [node for node in ray.raylets if node != HEAD]
+    keys = [
+        ray.shape(f"s{index}", policy=rng.choice([PolicyName.HYBRID, PolicyName.SPREAD, PolicyName.FLOW]))
+        for index in range(rng.randint(1, 6))
+    ]
+    for _ in range(40):
+        match rng.randrange(6):
+            case 0:
+                ray.taint(rng.choice(nodes))
+            case 1:
+                ray.engine.apply(NodeUntainted(rng.choice(nodes), "t"))
+                ray.world += 1
+            case 2:
+                node, drained = rng.choice(nodes), rng.random() < 0.5
+                ray.engine.apply(NodeDrained(node, drained))
+                ray.world += 1
+            case _:
+                ray.submit(rng.choice(keys), rng.randint(1, 30), rng.choice([0.05, 0.3, 2.0]), rng.random() < 0.8)
+        ray.tick(rng.randint(1, 30))
+    for node in nodes:
+        ray.engine.apply(NodeUntainted(node, "t"), NodeDrained(node, False))
+    ray.world += 1
+    ray.until_done(3000.0)
+    assert not ray.failed
+    ray.tick(round((COUNTED_S + IDLE_S + 3) / TICK_S))
+    assert not ray.granted()
+    assert not ray.engine.placed
+    assert not ray.engine.waiting
