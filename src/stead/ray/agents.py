@@ -1,13 +1,16 @@
 """Getting the page to every node: a file on the controller's own machine, an agent on every other.
 
 Rule: `write` returns when every live node has the page, or names the nodes that did not say so in time. A node that
-does not answer holds up nothing but this one call.
+does not answer holds up nothing but this one call. A node is on this machine only if its raylet answers here: machines
+may share an address (behind one router, or several containers of a host), and then not their files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stead.ray.page import Page, Writer, folder_of
+from stead.ray.tables import Raylet
 
-CONFIRM_S = 5.0
+CONFIRM_S, ANSWER_S = 5.0, 1.0
 AGENTS = "STEAD_AGENTS"
 """Set to ``all``, every node but the controller's gets an agent, also on the same machine (for tests)."""
 
@@ -35,8 +39,8 @@ class PageAgent:
 
 
 class Pages:
-    def __init__(self, session: Path, ip: str, node_id: str) -> None:
-        self._session, self._ip, self._home = session, ip, node_id
+    def __init__(self, session: Path, ip: str, node_id: str, raylets: Callable[[], Mapping[str, Raylet]]) -> None:
+        self._session, self._ip, self._home, self._raylets = session, ip, node_id, raylets
         self._writers: dict[str, Writer] = {node_id: Writer(folder_of(session, node_id))}
         self._agents: dict[str, Any] = {}
 
@@ -54,25 +58,41 @@ class Pages:
         for gone in (self._writers.keys() | self._agents.keys()) - node_ips.keys() - {self._home}:
             self._writers.pop(gone, None)
             self._agents.pop(gone, None)
-        calls = {}
-        for node_id, ip in node_ips.items():
-            if self._is_here(node_id, ip):
-                if node_id not in self._writers:
-                    self._writers[node_id] = Writer(folder_of(self._session, node_id))
-                self._writers[node_id].write(page)
-            else:
-                if node_id not in self._agents:
-                    self._agents[node_id] = _agent_on(node_id)
-                calls[self._agents[node_id].write.remote(page)] = node_id
+        self._meet(node_ips)
+        for node_id in self._writers.keys() & node_ips.keys():
+            self._writers[node_id].write(page)
+        calls = {agent.write.remote(page): node_id for node_id, agent in self._agents.items()}
         if not calls:
             return []
         _, late = ray.wait(list(calls), num_returns=len(calls), timeout=CONFIRM_S)
         return [calls[call] for call in late]
 
-    def _is_here(self, node_id: str, ip: str) -> bool:
-        if node_id == self._home:
-            return True
-        return ip == self._ip and os.environ.get(AGENTS) != "all"
+    def _meet(self, node_ips: Mapping[str, str]) -> None:
+        """A writer or an agent for every node that has none."""
+        new = node_ips.keys() - self._writers.keys() - self._agents.keys()
+        near = {node_id for node_id in new if node_ips[node_id] == self._ip and os.environ.get(AGENTS) != "all"}
+        raylets = self._raylets() if near else {}
+        for node_id in new:
+            if node_id in near and is_here(node_id, self._home, raylets):
+                self._writers[node_id] = Writer(folder_of(self._session, node_id))
+            else:
+                self._agents[node_id] = _agent_on(node_id)
+
+
+def is_here(node_id: str, home: str, raylets: Mapping[str, Raylet]) -> bool:
+    """Whether a node is on the same machine as the node `home`, which is on this one: it has the same session's files,
+    and its raylet answers here, at a socket that no other node claims. On every machine the first raylet has the same
+    name, so the socket of a node elsewhere may be here too; then it is another node's."""
+    raylet, mine = raylets.get(node_id), raylets.get(home)
+    if raylet is None or mine is None or raylet.session != mine.session:
+        return False
+    if sum(each.socket == raylet.socket for each in raylets.values()) > 1:
+        return False
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(ANSWER_S)
+        client.connect(raylet.socket)
+        return True
+    return False
 
 
 def _agent_on(node_id: str) -> Any:

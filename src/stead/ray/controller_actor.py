@@ -134,7 +134,8 @@ class ControllerActor(Answers):
         self._engine = self._controller.engine
         self._grants = grants.detect(worker.gcs_client.address)
         self._passes = Passes(self._grants, GroupPlugs(self._tables.groups), self._tables.status, journal.check)
-        self._pages = Pages(session, worker.node_ip_address, worker.core_worker.get_current_node_id().hex())
+        home = worker.core_worker.get_current_node_id().hex()
+        self._pages = Pages(session, worker.node_ip_address, home, self._tables.raylets)
         self._page = replace(self._page, count=self._pages.last_count)
         self._deadlines = Deadlines(self._book, self._tables, self.why)
         self._waiting = WaitingWork(self._book, self.ask_of_demand)

@@ -32,6 +32,14 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Raylet:
+    """Where a node's raylet is on its machine, as far as the file system tells."""
+
+    socket: str
+    session: str  # the directory of Ray's session there
+
+
+@dataclass(frozen=True, slots=True)
 class PendingRow:
     """Work that Ray has and cannot start now: so many tasks, actors or bundles of one kind."""
 
@@ -93,6 +101,12 @@ class Tables:
         """The names that people gave to nodes, by id."""
         found = self.gcs.get_all_node_info(timeout=10)
         return {node_id.hex(): row.node_name for node_id, row in found.items()}
+
+    def raylets(self) -> dict[str, Raylet]:
+        """The raylets of all live nodes, by node id."""
+        found = self.gcs.get_all_node_info(timeout=10)
+        alive = {id.hex(): row for id, row in found.items() if row.state == gcs_pb2.GcsNodeInfo.ALIVE}
+        return {id: Raylet(row.raylet_socket_name, row.session_dir) for id, row in alive.items()}
 
     def actor(self, actor_id: str) -> ActorRow | None:
         raw = _accessor().get_actor_info(ray.ActorID.from_hex(actor_id))
