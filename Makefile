@@ -8,7 +8,7 @@ DOCS_INSTALLED := $(VENV)/.installed-docs
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sim test browser check format coverage golden bench soak chaos mutants docs clean
+.PHONY: help setup demo demo-sim test test-long browser check format coverage golden bench soak chaos mutants docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/
 
 test: $(INSTALLED) browser ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+test-long: $(INSTALLED) browser ## the tests that take long: more ways, failures and queues on real Ray nodes; part of CI
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long tests
 
 browser: ## install chromium for the tests of the pages, where apt can
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
@@ -68,9 +71,8 @@ golden: $(INSTALLED) ## write the golden files again; read the difference before
 bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/results.json
 	$(BIN)/python -m benchmarks
 
-soak: $(INSTALLED) ## the property tests with many more examples, and the long tests on real Ray nodes
-	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/flow tests/language tests/operate tests/service tests/cli/test_any_words.py
-	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long tests/on_ray
+soak: $(INSTALLED) ## the property tests with many more examples
+	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/flow tests/language tests/operate tests/service tests/cli/test_any_words.py tests/on_ray/test_slots.py
 
 SEED ?= 1
 KILLS ?= 200

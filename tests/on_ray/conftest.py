@@ -40,10 +40,6 @@ RAYS_OWN_WARNINGS = [
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    if os.environ.get("STEAD_SOAK") != "1":  # the rest of the tests fits into the time of a CI run
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
     for item in items:
         if here in item.path.parents:
             for warning in RAYS_OWN_WARNINGS:
