@@ -24,6 +24,9 @@ from stead import actor_affinity, affinity, label_not_in
 
 PAUSE_S = 0.8
 TASKS_AHEAD = 4
+QUEUE = 150
+"""Tasks in a queue that is submitted at once: more than Ray's demand table lists of shapes."""
+
 GROUPS_AHEAD = 1
 
 
@@ -88,7 +91,8 @@ class Load:
 
     def run(self, until: threading.Event) -> None:
         while not until.wait(self.rng.random() * PAUSE_S):
-            self.rng.choice([self.add_tasks, self.add_tasks, self.add_actor, self.add_group, self.end_actor])()
+            what = [self.add_tasks, self.add_tasks, self.add_queue, self.add_actor, self.add_group, self.end_actor]
+            self.rng.choice(what)()
             self.gather(0.0)
 
     def add_tasks(self) -> None:
@@ -103,6 +107,16 @@ class Load:
                     options["num_cpus"] = 0
                     self.near[name] = target
                 self.tasks[self.task.options(**options).remote(self.folder, name, self.rng.random() / 4)] = name
+
+    def add_queue(self) -> None:
+        """Many equal tasks that the engine places; the next queue when this one is done."""
+        if len(self.tasks) < TASKS_AHEAD:
+            options: dict[str, Any] = {"max_retries": -1, "num_cpus": 0.5, "labels": {"queue": self.name}}
+            queued = self.task.options(**options)
+            for _ in range(QUEUE):
+                self.count += 1
+                name = f"{self.name}/{self.count}"
+                self.tasks[queued.remote(self.folder, name, self.rng.random() / 20)] = name
 
     def add_actor(self) -> None:
         if len(self.actors) >= self.most:
