@@ -79,7 +79,7 @@ class SimulatedRay:
         self.engine = Engine(solver=solver())
         self.engine.apply(*(NodeJoined(Node.of(node, {"CPU": raylet.cpus})) for node, raylet in self.raylets.items()))
         self.slots = Slots(self, self.engine, self, HeldBySimulation(self), lambda: None, lambda: self.now)
-        self.totals: Counter[str] = Counter()
+        self.messages = 0
         self.waiting: dict[str, float] = {}
         self.world = 0
 
@@ -130,9 +130,9 @@ class SimulatedRay:
         name = slot_name(key, self.slots.generations.get(key, 0))
         self.pending[name] += count
         self.lengths[key] = length
-        self.totals[key] += count
         if counted:
-            self.slots.count("program", {key: self.totals[key]})
+            self.messages += 1
+            self.slots.count("program", self.messages, {key: count})
 
     # -- time
 
@@ -228,8 +228,8 @@ class TestDemand:
 
     def test_counts_that_arrive_twice_count_once(self, ray: SimulatedRay) -> None:
         key = ray.shape("s")
-        ray.slots.count("program", {key: 3})
-        ray.slots.count("program", {key: 3})
+        ray.slots.count("program", 1, {key: 3})
+        ray.slots.count("program", 1, {key: 3})
         assert ray.slots.pools[slot_name(key, 0)].demand(ray.now) == 3
 
     def test_a_shape_that_is_not_known_yet_waits_until_it_is(self, ray: SimulatedRay) -> None:

@@ -441,10 +441,10 @@ class ControllerActor(Answers):
         """Take on work for which the engine chooses the node; written down when this returns."""
         self._placing.register(arrived)
 
-    def want_slots(self, program: str, shapes: Sequence[SlotShape], totals: Mapping[str, int]) -> None:
+    def want_slots(self, program: str, number: int, shapes: Sequence[SlotShape], counts: Mapping[str, int]) -> None:
         """A program has submitted tasks for which the engine chooses the node; their shapes are written down when this
         returns."""
-        self._placing.want_slots(program, shapes, totals)
+        self._placing.want_slots(program, number, shapes, counts)
 
     def register_group(self, asked: GroupAsked) -> None:
         """Take on a placement group; its passes stand everywhere when this returns."""

@@ -120,11 +120,11 @@ class Placing:
         found = read_name(name)
         return self._name_of(found[0]) if found and found[0] in self._passes.issued else name
 
-    def want_slots(self, program: str, shapes: Sequence[SlotShape], totals: Mapping[str, int]) -> None:
-        """Tasks were submitted: `totals` counts them by shape, since the program began."""
+    def want_slots(self, program: str, number: int, shapes: Sequence[SlotShape], counts: Mapping[str, int]) -> None:
+        """A program has submitted tasks: its message of this number counts them by shape."""
         with self._lock:
             self.slots.introduce(shapes)
-            if self.slots.count(program, totals):
+            if self.slots.count(program, number, counts):
                 self._wake()
 
     # -- in the round

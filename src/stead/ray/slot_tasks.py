@@ -31,6 +31,9 @@ BETWEEN_S = 0.02
 """The shortest time between two calls: what is submitted meanwhile goes with the next."""
 
 RETRY_S = 0.2
+KNOWN_MAX = 10_000
+"""How many shapes are remembered as known to the controller; what is forgotten is sent again."""
+
 log = logging.getLogger(__name__)
 
 
@@ -80,48 +83,52 @@ def check_grants(page: Page) -> None:
 
 
 class TaskCounter:
-    """Tells the controller how many tasks of each shape this process has submitted."""
+    """Tells the controller how many tasks of each shape this process has submitted since the last message."""
 
     def __init__(self, send: Callable[..., Any], is_over: Callable[[], bool]) -> None:
         self._process, self._send, self._is_over = uuid.uuid4().hex, send, is_over
         self._lock, self._more = threading.Lock(), threading.Event()
-        self._totals: dict[str, int] = {}
-        self._sent: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._new: dict[str, TaskShape] = {}
+        self._known: set[str] = set()  # shapes that the controller has acknowledged
         threading.Thread(target=self._run, name="stead-task-counter", daemon=True).start()
 
     def add(self, key: str, shape: TaskShape | None = None) -> None:
-        """Count a task. The first one of a process brings its shape, unless the controller knows that."""
+        """Count a task. The first one of a shape brings it, unless the controller knows it already."""
         with self._lock:
-            count = self._totals.get(key)
-            if count is None:
-                count = 0
-                if shape is not None:
-                    self._new[key] = shape
-            self._totals[key] = count + 1
+            self._counts[key] = self._counts.get(key, 0) + 1
+            if shape is not None and key not in self._known:
+                self._new[key] = shape
         if not self._more.is_set():
             self._more.set()
 
     def _run(self) -> None:
+        number = 0
         while True:
             self._more.wait()
-            if self._is_over():
-                return
             self._more.clear()
             with self._lock:
-                totals = {key: total for key, total in self._totals.items() if total != self._sent.get(key)}
-                new = dict(self._new)
-            try:
-                self._send("want_slots", self._process, [shape.slot_shape() for shape in new.values()], totals)
-            except Exception:
-                if self._is_over():
-                    return
-                log.debug("the controller was not told what was submitted; trying again", exc_info=True)
-                self._more.set()
-                time.sleep(RETRY_S)
-                continue
+                counts, self._counts = self._counts, {}
+                new, self._new = self._new, {}
+            number += 1
+            if not self._deliver(number, new, counts):
+                return
             with self._lock:
-                self._sent.update(totals)
-                for key in new:
-                    self._new.pop(key, None)
+                if len(self._known) > KNOWN_MAX:
+                    self._known.clear()
+                self._known |= new.keys()
             time.sleep(BETWEEN_S)
+
+    def _deliver(self, number: int, new: Mapping[str, TaskShape], counts: Mapping[str, int]) -> bool:
+        """Send one message until it is acknowledged; by its number the controller knows one that arrives twice. False:
+        this process has left the cluster."""
+        shapes = [shape.slot_shape() for shape in new.values()]
+        while not self._is_over():
+            try:
+                self._send("want_slots", self._process, number, shapes, counts)
+            except Exception:
+                log.debug("the controller was not told what was submitted; trying again", exc_info=True)
+                time.sleep(RETRY_S)
+            else:
+                return True
+        return False

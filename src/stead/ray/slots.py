@@ -49,6 +49,7 @@ RETIRED_S = 60.0
 """A name without demand and without slots is taken away after this."""
 
 STARTS_S = 3.0
+PROGRAMS_MAX = 10_000
 UNLISTED_S = 3600.0
 
 
@@ -75,7 +76,7 @@ class Slots:
         self._check, self._clock = check, clock
         self.pools: dict[str, Pool] = {}
         self._current: dict[str, int] = {}  # shape -> the generation that new submissions carry
-        self._totals: dict[str, dict[str, int]] = {}  # program -> shape -> how many it has submitted in all
+        self._heard: dict[str, int] = {}  # program -> the number of its last message
         self._room: tuple[object, Room] = (None, {})
         self._saturated = False
         self._checked: object = None
@@ -87,23 +88,25 @@ class Slots:
         for shape in shapes:
             self._shapes.keep_slot_shape(shape)
 
-    def count(self, program: str, totals: Mapping[str, int]) -> bool:
-        """How many tasks of each shape a program has submitted since it began. True: somebody waits for a slot."""
-        before, now, is_short = self._totals.setdefault(program, {}), self._clock(), False
-        for key, total in totals.items():
-            more = total - before.get(key, 0)
-            before[key] = max(total, before.get(key, 0))
+    def count(self, program: str, number: int, counts: Mapping[str, int]) -> bool:
+        """How many more tasks of each shape a program has submitted. A message that arrives twice counts once, by its
+        number. True: somebody waits for a slot."""
+        if number <= self._heard.get(program, 0):
+            return False
+        self._heard.pop(program, None)
+        self._heard[program] = number
+        if len(self._heard) > PROGRAMS_MAX:
+            del self._heard[next(iter(self._heard))]
+        now, is_short = self._clock(), False
+        for key, more in counts.items():
             pool = self._pool(key, self._current.get(key, 0))
-            if more <= 0 or pool is None:
+            if pool is None:
                 continue
             pool.counted.append((now, more))
             pool.busy_at = pool.grew_last = now
             pool.grew_first = pool.grew_first or now
             is_short = is_short or sum(place.open - place.used for place in pool.places.values()) <= 0
         return is_short
-
-    def forget_programs(self, live: Collection[str]) -> None:
-        self._totals = {program: totals for program, totals in self._totals.items() if program in live}
 
     def _pool(self, key: str, generation: int) -> Pool | None:
         name = slot_name(key, generation)
