@@ -250,6 +250,20 @@ class TestDemand:
         ray.tick(10)
         assert len(ray.engine.waiting) == 1
 
+    def test_a_light_stream_has_no_more_slots_than_it_uses(self, ray: SimulatedRay) -> None:
+        ray.shape("s")
+        for _ in range(100):
+            ray.submit("s", 1)
+            ray.tick(4)
+        assert len(ray.engine.placed) < 4  # there is room for others
+
+    def test_more_tasks_than_free_slots_get_more_at_once(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("s"), 1)
+        ray.tick(20)
+        ray.submit("s", 4, length=50.0)
+        ray.tick(8)
+        assert sum(len(raylet.running) for raylet in ray.raylets.values()) == 4
+
 
 class TestGivingBack:
     def test_slots_that_nobody_uses_are_given_back(self, ray: SimulatedRay) -> None:

@@ -99,10 +99,11 @@ class Pool:
         listed = self.listed if now - self.drained_at > COUNTED_S else 0  # the table is late
         return max(listed, sum(count for _, count in self.counted))
 
-    def drain(self, now: float) -> None:
-        """Nothing is pending, whatever was counted and listed before."""
+    def drain(self, now: float, settled_s: float) -> None:
+        """A slot is free, so nothing is pending but what has just been submitted and is on its way."""
         self.drained_at = now
-        self.counted.clear()
+        while self.counted and now - self.counted[0][0] > settled_s:
+            self.counted.popleft()
 
 
 def has_room_for(row: NodeRow, ask: Ask) -> bool:

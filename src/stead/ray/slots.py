@@ -266,13 +266,13 @@ class Slots:
         place.surplus = 0
         if place.free_since and not place.closed:
             has_room, idle = has_room_for(row, pool.shape.ask), now - place.free_since
-            if has_room and (idle > SYNC_S or others) and pool.demand(now):
-                pool.drain(now)
-            is_unwanted = not has_room or not pool.demand(now)
-            if is_unwanted and (idle > IDLE_S or pool.is_own_rival or not has_room):
-                place.surplus = free
-            elif is_unwanted and (idle > LENT_S or others):
-                facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - place.used)]
+            if has_room and (idle > SYNC_S or others):
+                pool.drain(now, SETTLED_S)
+            spare = free if not has_room else max(0, free - pool.demand(now))
+            if idle > IDLE_S or pool.is_own_rival or not has_room:
+                place.surplus = spare
+            elif idle > LENT_S or others:
+                facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - place.used - (free - spare))]
         elif self._is_blocked(pool, place, row, now):
             facts += self._block(pool, node, place)
         elif max(others, default=0.0) > TERM_S and self._has_had_its_turn(pool, place, now):
