@@ -64,12 +64,12 @@ class Controller:
         self._unwritten: list[Fact] = []
 
     @classmethod
-    def resumed(cls, cluster: Cluster, journal: Journal) -> Controller:
-        """A controller that goes on where the journal ends.
+    def resumed(cls, cluster: Cluster, journal: Journal, engine: Engine | None = None) -> Controller:
+        """A controller that goes on where the journal ends, with the engine recovered from it.
 
         The last step was written but perhaps not carried out, so it is carried out (again).
         """
-        controller = cls(cluster, recover(journal), journal)
+        controller = cls(cluster, engine or recover(journal), journal)
         last = journal.last()
         if last is not None:
             journal.keep(controller.engine.checkpoint())  # from here on, replay goes on with this engine

@@ -21,8 +21,12 @@ class Unsupported(Invalid):
     """The input is well formed, but asks for something this build of stead cannot do."""
 
 
-class Unwritable(Invalid):
-    """Nothing can be written now: the disk is full, or fails for another reason that may pass. Nothing was changed."""
+class Unready(Invalid):
+    """It cannot be done now, for a reason that may pass. Nothing was changed: try again."""
+
+
+class Unwritable(Unready):
+    """Nothing can be written now: the disk is full, or fails for another reason that may pass."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

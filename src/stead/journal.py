@@ -96,6 +96,8 @@ class Journal:
         self.kept_s, self.kept_bytes = KEPT_S, KEPT_BYTES
         self._steps_since, self._bytes_since = self._since(self.newest_checkpoint)
         self._state_bytes = 0
+        self.steps_written = 0
+        """How many steps were written through this object."""
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings | None = None) -> Journal:
@@ -147,6 +149,7 @@ class Journal:
         with self._writing() as connection:
             number = connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
         assert number is not None
+        self.steps_written += 1
         self._steps_since += 1
         self._bytes_since += sum(map(len, row))
         return number
@@ -353,6 +356,23 @@ def replay(
     return engine
 
 
+def difference(path: Path) -> str:
+    """Decide again what the writer before the newest one wrote after its last checkpoint. What differs, in words; ""
+    if nothing does."""
+    with Journal.reading(path) as journal:
+        end = journal.newest_checkpoint
+        after = max(journal.checkpoint_before(end), journal.kept_after)
+        engine = engine_after(journal, after)
+        try:
+            for entry in journal.read(after):
+                if entry.step > end:
+                    break
+                decide_again(engine, entry)
+        except Diverged as error:
+            return str(error)
+        return ""
+
+
 def decide_again(engine: Engine, entry: Entry) -> tuple[Decision, ...]:
     """Apply a step's facts and decide; raises `Diverged` if that is not what was decided then."""
     engine.apply(*entry.facts)
@@ -389,11 +409,12 @@ def _check_kind(path: Path, connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def _in_words(path: Path) -> Iterator[None]:
-    """SQLite's errors as one sentence about the journal."""
+    """SQLite's errors as one sentence about the journal; `Unreadable` only where the file is at fault."""
     try:
         yield
     except sqlite3.Error as error:
-        raise Unreadable(f"{path} cannot be used as a journal: {error}") from error
+        kind = Unreadable if is_broken(error) else Unwritable
+        raise kind(f"{path} cannot be used as a journal: {error}") from error
 
 
 @contextmanager
@@ -402,6 +423,11 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _BROKEN:
+        if is_broken(error):
             raise
         raise Unwritable(f"{path} cannot be written: {error}") from error
+
+
+def is_broken(error: sqlite3.Error) -> bool:
+    """Whether a file is damaged or not what it should be: then trying again is of no use."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _BROKEN

@@ -1,17 +1,18 @@
 """The head dies and comes back: what goes on where Ray has a store outside (Redis), and what is left where not.
 
-With Redis nothing that was acknowledged is lost, be it only Ray's GCS that dies or the whole head; only the head
-itself is a new node then, as any node that joins again. Without Redis Ray knows nothing of the cluster that was: the
-journal alone still has its taints and labels.
+With Redis nothing that was acknowledged is lost, be it only Ray's GCS that dies or the whole head, also where another
+machine takes its place; only the head itself is a new node then, as any node that joins again. Without Redis Ray knows
+nothing of the cluster that was: the journal alone still has its taints and labels.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ import stead
 from stead.errors import Invalid
 from stead.journal import Journal, replay
 from stead.ray.attach import NAME, connection
+from stead.ray.gcs import KeyValues
 from stead.ray.local import LocalCluster
 from stead.ray.page import FOLDER, read_name
+from stead.ray.stores import KEY, Copy
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -50,6 +53,9 @@ class _Counter:
     def next(self) -> int:
         self._count += 1
         return self._count
+
+    def pid(self) -> int:
+        return os.getpid()
 
 
 where: Any = ray.remote(_where)
@@ -180,6 +186,68 @@ class TestWithRedis:
         assert ray.get(waiting, timeout=60) == one
         stead.untaint(two, ["mine"])
         assert ray.get(where.options(label_selector={"ray.io/node-id": two}).remote(), timeout=60) == two
+
+    def test_when_the_head_is_replaced_taints_labels_and_work_are_as_before(self, cluster: LocalCluster) -> None:
+        """A head on another machine, as KubeRay starts one: nothing is left of the old head's files."""
+        _, one, two = (node.node_id for node in cluster.nodes)
+        stead.taint(two, {"mine": "yes"}, owner="me", for_s=600)
+        stead.label(one, {"disk": "ssd"})
+        placed = Counter.options(num_cpus=0.1, labels={"app": "a"}, spread={"zone": 1}, max_restarts=-1).remote()
+        assert ray.get(placed.next.remote(), timeout=60) == 1
+        selected = {"label_selector": {"later": "yes"}}
+        waiting = Counter.options(num_cpus=0.1, labels={"app": "b"}, spread={"zone": 1}, **selected).remote()
+        group = stead.placement_group([{"CPU": 0.1}], bundle_label_selector=[{"disk": "ssd"}])
+        assert group.wait(60)
+        lasting = stead.placement_group([{"CPU": 0.1}], bundle_label_selector=[{"later": "yes"}])
+        wait_for(lambda: not stead.why(waiting).fits, 30, "the actor is known to wait")
+        connection().ask("settled")
+        stead.label(one, {"last": "yes"})  # the copy has all of it when it has this
+        wait_for(lambda: "last" in copied_labels(one), 30, "the copy in Ray's store")
+
+        cluster.kill_head()
+        files = [path for path in folder().glob("*.sqlite*") if path.name.startswith(("journal", "book", "audit"))]
+        assert len(files) >= 3
+        for path in files:
+            path.unlink()
+        shutil.rmtree(folder() / cluster.nodes[0].node_id)
+        head = cluster.restart_head().node_id
+
+        wait_for(lambda: by_name()["head"].id == head, 60, "the new head is known and the old one is not")
+        nodes = by_name()
+        assert [str(taint) for taint in nodes["two"].taints] == ["mine=yes"]
+        assert nodes["two"].ends[0].owner == "me"
+        assert nodes["one"].labels["disk"] == "ssd"
+        assert [event.kind for event in stead.events() if event.subject == "controller"] == ["restored"]
+        assert ray.get(placed.next.remote(), timeout=60) == 2
+        assert two not in ray.get([where.remote() for _ in range(4)], timeout=60)
+        assert ray.get(where.options(label_selector={"disk": "ssd"}).remote(), timeout=60) == one
+        assert not stead.why(waiting).fits
+        stead.label(one, {"later": "yes"})
+        assert ray.get(waiting.next.remote(), timeout=60) == 1
+        assert lasting.wait(60)
+        os.kill(ray.get(placed.pid.remote(), timeout=60), signal.SIGKILL)  # its next start is decided again
+        assert wait_for(lambda: next_of(placed), 60, "the actor is back") == 1
+        for each in (group, lasting):
+            ray.util.remove_placement_group(each)
+        for actor in (placed, waiting):
+            ray.kill(actor)
+
+
+def folder() -> Path:
+    return Path(ray._private.worker.global_worker.node.get_session_dir_path()) / FOLDER
+
+
+def copied_labels(node: str) -> Mapping[str, str]:
+    found = KeyValues(ray._private.worker.global_worker.gcs_client).get(KEY)
+    nodes = Copy.unpacked(found).nodes if found else ()
+    return next((each.labels for each in nodes if each.id == node), {})
+
+
+def next_of(counter: Any) -> int:
+    try:
+        return int(ray.get(counter.next.remote(), timeout=5))
+    except (ray.exceptions.GetTimeoutError, ray.exceptions.RayActorError):
+        return 0
 
 
 class TestWithoutRedis:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-from stead.errors import Invalid
+from stead.errors import Invalid, Unready, Unwritable
 from stead.ray import registrar
 from stead.ray.registrar import Message, Registrar
 
@@ -50,6 +50,14 @@ def test_messages_arrive_in_order_whatever_their_kinds() -> None:
     for number in range(100):
         told.add("even" if number % 2 == 0 else "odd", number)
     wait_for(lambda: receiver.items() == list(range(100)))
+
+
+def test_what_cannot_be_written_down_now_is_sent_again() -> None:
+    receiver = Receiver(Unwritable("the disk is full"), Unready("it starts"))
+    told = of(receiver)
+    told.add("register", 1)
+    told.add("register", 2)
+    wait_for(lambda: receiver.items() == [1, 2])
 
 
 def test_what_comes_while_a_call_is_under_way_goes_with_the_next() -> None:

@@ -1,43 +1,55 @@
 """What the controller on Ray must not forget, beside the engine's journal: passes, ends of taints, deadlines, events.
 
 Rule: written before it is acknowledged, in one SQLite file. What Ray's own tables can tell again (who runs, what is
-free, which names are granted) is not in here.
+free, which names are granted) is not in here. What cannot be written raises `Unwritable` and is not in memory either.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stead.asks import Ask, Group
 from stead.codec import dumps, loads
+from stead.journal import Unreadable, writing
 from stead.labelling import Labels
 from stead.operate.views import Event, TaintEnd
 from stead.ray.compile import Pass
 
+VERSION = 1
+"""The form of the tables; to be raised with every change of one. A book of another version is refused."""
+
 EVENTS_MAX = 10_000
 SHAPES_MAX, SHAPES_REMEMBERED_MAX = 100_000, 4_096
+PASSES_MAX = 10_000
+REFUSED_MAX = 10_000
+"""Of each so many are kept, the newest."""
+
+COPIED = ("passes", "taints", "timed", "registered", "slot_shapes", "groups", "marks")
+"""The tables that must outlive the head; events are news, and only of use to people."""
+OF_WORK = ("registered", "slot_shapes", "timed")
 
 _TABLES = """
-    CREATE TABLE IF NOT EXISTS passes (key TEXT PRIMARY KEY, rule BLOB NOT NULL, generation INTEGER NOT NULL);
-    CREATE TABLE IF NOT EXISTS taints (
+    CREATE TABLE passes (key TEXT PRIMARY KEY, rule BLOB NOT NULL, generation INTEGER NOT NULL);
+    CREATE TABLE taints (
         node TEXT, key TEXT, effect TEXT, since REAL NOT NULL, until REAL, job TEXT NOT NULL, owner TEXT NOT NULL,
         PRIMARY KEY (node, key, effect));
-    CREATE TABLE IF NOT EXISTS timed (
-        id TEXT PRIMARY KEY, kind TEXT NOT NULL, process TEXT NOT NULL, ask BLOB NOT NULL, refused TEXT);
-    CREATE TABLE IF NOT EXISTS events (
+    CREATE TABLE timed (
+        id TEXT PRIMARY KEY, kind TEXT NOT NULL, owner TEXT NOT NULL, ask BLOB NOT NULL, refused TEXT);
+    CREATE TABLE events (
         number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL,
         text TEXT NOT NULL, count INTEGER NOT NULL);
-    CREATE TABLE IF NOT EXISTS registered (
+    CREATE TABLE registered (
         id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, job TEXT NOT NULL, ask BLOB NOT NULL,
         running BLOB NOT NULL);
-    CREATE TABLE IF NOT EXISTS slot_shapes (key TEXT PRIMARY KEY, ask BLOB NOT NULL);
-    CREATE TABLE IF NOT EXISTS groups (id TEXT PRIMARY KEY, asked BLOB NOT NULL, taken INTEGER);
-    CREATE TABLE IF NOT EXISTS marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE slot_shapes (key TEXT PRIMARY KEY, ask BLOB NOT NULL);
+    CREATE TABLE groups (id TEXT PRIMARY KEY, asked BLOB NOT NULL, taken INTEGER);
+    CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
@@ -92,20 +104,55 @@ class GroupAsked:
 
 class Book:
     def __init__(self, path: Path) -> None:
-        self._lock = threading.RLock()  # the actor's threads read while its loop writes
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.executescript(_TABLES)
         self._shapes: dict[str, SlotShape] = {}
-        rows = self._db.execute("SELECT key, rule, generation FROM passes").fetchall()
-        self._passes = {key: (loads(rule, Pass), generation) for key, rule, generation in rows}
-        found = self._db.execute("SELECT id, kind, process, ask, refused FROM timed").fetchall()
-        self._timed = {id: Timed(id, kind, by, loads(ask, Ask), refused) for id, kind, by, ask, refused in found}
+        self._lock, self._path = threading.RLock(), path  # the actor's threads read while its loop writes
+        self.revision = 0
+        """Grows with every change of what is copied."""
+        with writing(path):
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                _begin(self._db, path)
+                rows = self._db.execute("SELECT key, rule, generation FROM passes ORDER BY rowid").fetchall()
+                self._passes = {key: (loads(rule, Pass), generation) for key, rule, generation in rows}
+                found = self._db.execute("SELECT id, kind, owner, ask, refused FROM timed ORDER BY rowid").fetchall()
+                self._timed = {id: Timed(id, kind, by, loads(ask, Ask), no) for id, kind, by, ask, no in found}
+            except BaseException:
+                self._db.close()
+                raise
 
-    def _do(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+    def _read(self, statement: str, *values: object) -> list[tuple[object, ...]]:
         with self._lock:
             return self._db.execute(statement, values).fetchall()
+
+    def _do(self, statement: str, *values: object) -> None:
+        with self._writing():
+            self._db.execute(statement, values)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One change, all of it or nothing."""
+        with self._lock, writing(self._path):
+            self._db.execute("BEGIN")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+            self.revision += 1
+
+    def image(self, work: bool = True) -> bytes:
+        """A SQLite file with all that must outlive the head; or without the work that the engine places."""
+        with self._lock, closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+            _begin(copy, self._path)
+            copy.execute("BEGIN")
+            for table in COPIED:
+                rows = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+                if rows and (work or table not in OF_WORK):
+                    copy.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+            copy.execute("COMMIT")
+            return copy.serialize()
 
     # -- passes
 
@@ -114,7 +161,12 @@ class Book:
         return self._passes.get(key)
 
     def keep_pass(self, rule: Pass, generation: int) -> None:
-        self._do("INSERT OR REPLACE INTO passes VALUES (?, ?, ?)", rule.key, dumps(rule), generation)
+        with self._writing():
+            self._db.execute("INSERT OR REPLACE INTO passes VALUES (?, ?, ?)", (rule.key, dumps(rule), generation))
+            gone = [key for key in self._passes if key != rule.key][: max(0, len(self._passes) - PASSES_MAX)]
+            self._db.executemany("DELETE FROM passes WHERE key = ?", [(key,) for key in gone])
+        for key in (rule.key, *gone):
+            self._passes.pop(key, None)
         self._passes[rule.key] = (rule, generation)
 
     # -- ends of taints
@@ -147,42 +199,48 @@ class Book:
 
     def keep_timed(self, timed: Iterable[Timed]) -> None:
         timed = list(timed)
+        rows = [(each.id, each.kind, each.owner, dumps(each.ask), each.refused) for each in timed]
         with self._lock:
+            with self._writing():
+                self._db.executemany("INSERT OR REPLACE INTO timed VALUES (?, ?, ?, ?, ?)", rows)
             self._timed.update({each.id: each for each in timed})
-            self._db.executemany(
-                "INSERT OR REPLACE INTO timed VALUES (?, ?, ?, ?, ?)",
-                [(each.id, each.kind, each.owner, dumps(each.ask), each.refused) for each in timed],
-            )
+            many = self._timed.items() if len(self._timed) > REFUSED_MAX else ()
+            refused = [id for id, each in many if each.refused is not None]
+        self.forget_timed(refused[: max(0, len(refused) - REFUSED_MAX)])
 
     def forget_timed(self, ids: Iterable[str]) -> None:
         ids = [id for id in ids if id in self._timed]
+        if not ids:
+            return
         with self._lock:
+            with self._writing():
+                self._db.executemany("DELETE FROM timed WHERE id = ?", [(id,) for id in ids])
             for id in ids:
                 self._timed.pop(id, None)
-            self._db.executemany("DELETE FROM timed WHERE id = ?", [(id,) for id in ids])
 
     # -- work that is placed singly
 
     def registered(self) -> list[Registered]:
-        rows: list[Any] = self._do("SELECT id, kind, name, job, ask, running FROM registered ORDER BY rowid")
+        rows: list[Any] = self._read("SELECT id, kind, name, job, ask, running FROM registered ORDER BY rowid")
         return [Registered(r[0], r[1], r[2], r[3], loads(r[4], Ask), loads(r[5], Ask)) for r in rows]
 
     def keep_registered(self, many: Iterable[Registered]) -> None:
         rows = [(each.id, each.kind, each.name, each.job, dumps(each.ask), dumps(each.running)) for each in many]
-        with self._lock, self._db:
-            self._db.execute("BEGIN")
+        with self._writing():
             self._db.executemany("INSERT OR REPLACE INTO registered VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def forget_registered(self, ids: Iterable[str]) -> None:
-        with self._lock:
-            self._db.executemany("DELETE FROM registered WHERE id = ?", [(id,) for id in ids])
+        rows = [(id,) for id in ids]
+        if rows:
+            with self._writing():
+                self._db.executemany("DELETE FROM registered WHERE id = ?", rows)
 
     # -- shapes of tasks
 
     def slot_shape(self, key: str) -> SlotShape | None:
         with self._lock:
             if key not in self._shapes:
-                rows: list[Any] = self._do("SELECT ask FROM slot_shapes WHERE key = ?", key)
+                rows: list[Any] = self._read("SELECT ask FROM slot_shapes WHERE key = ?", key)
                 if not rows:
                     return None
                 self._remember_shape(SlotShape(key, loads(rows[0][0], Ask)))
@@ -204,7 +262,7 @@ class Book:
 
     def groups(self) -> list[tuple[GroupAsked, int | None]]:
         """Groups that are not over, and which alternative each was created with, if it was."""
-        rows: list[Any] = self._do("SELECT asked, taken FROM groups ORDER BY rowid")
+        rows: list[Any] = self._read("SELECT asked, taken FROM groups ORDER BY rowid")
         return [(loads(asked, GroupAsked), taken) for asked, taken in rows]
 
     def keep_group(self, asked: GroupAsked, taken: int | None = None) -> None:
@@ -216,7 +274,7 @@ class Book:
     # -- events
 
     def add_event(self, at: float, kind: str, subject: str, text: str, count: int = 1) -> None:
-        with self._lock:
+        with self._lock, writing(self._path):
             self._db.execute(
                 "INSERT INTO events (at, kind, subject, text, count) VALUES (?, ?, ?, ?, ?)",
                 (at, kind, subject, text, count),
@@ -235,8 +293,20 @@ class Book:
         self._do("INSERT OR REPLACE INTO marks VALUES (?, ?)", name, value)
 
     def marked(self, name: str) -> str:
-        found = self._do("SELECT value FROM marks WHERE name = ?", name)
+        found = self._read("SELECT value FROM marks WHERE name = ?", name)
         return str(found[0][0]) if found else ""
 
     def close(self) -> None:
         self._db.close()
+
+
+def _begin(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new book, or see that an old one has these."""
+    is_new = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not is_new and version != VERSION:
+        raise Unreadable(f"{path} is a book of version {version}, but this stead reads version {VERSION}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if is_new:
+        connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")

@@ -30,8 +30,8 @@ from stead.engine.facts import (
     NodeLabelled,
     NodeUntainted,
 )
-from stead.errors import Invalid
-from stead.journal import Journal, Superseded
+from stead.errors import Invalid, Unwritable
+from stead.journal import Superseded
 from stead.labelling import Labels
 from stead.node import Node
 from stead.operate.changes import NodeChange
@@ -39,24 +39,27 @@ from stead.operate.views import TaintEnd
 from stead.ray import grants, submission
 from stead.ray.agents import Pages
 from stead.ray.answers import Answers
-from stead.ray.book import Book, GroupAsked, Registered, SlotShape, Timed
+from stead.ray.book import GroupAsked, Registered, SlotShape, Timed
 from stead.ray.cluster import RayCluster
 from stead.ray.compile import Pass, Wish
 from stead.ray.desk import METHODS, RayDesk, called_again, is_called_again
 from stead.ray.environments import LABEL, LABELS_MAX
 from stead.ray.evictions import Evictions
+from stead.ray.gcs import KeyValues
 from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
 from stead.ray.native import binding
-from stead.ray.page import SLOT, Page, open_folder, private, read_name
+from stead.ray.page import SLOT, Page, open_folder, read_name
 from stead.ray.passes import GroupPlugs, Passes
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
+from stead.ray.readiness import Readiness, when_ready
 from stead.ray.registrar import Message
+from stead.ray.stores import Stores
 from stead.ray.tables import Status, Tables
 from stead.taints import TOLERATE_ALL, Effect
 
-ROUND_S, QUICK_S, MIRROR_S = 0.25, 0.03, 2.0
+ROUND_S, QUICK_S, MIRROR_S, START_MAX_S = 0.25, 0.03, 2.0, 5.0
 PLAIN = Pass()
 SETTINGS = Settings(patience=None)
 """Nodes are not held for late work: that would shut them to work that Ray places, which nobody asked for."""
@@ -79,11 +82,12 @@ class Change:
     error: BaseException | None = None
 
 
+@when_ready
 class ControllerActor(Answers):
     def __init__(self) -> None:
         submission.exempt_this_process()
         self._lock = threading.RLock()
-        self._wake, self._ready = threading.Event(), threading.Event()
+        self._wake = threading.Event()
         self._changes: list[Change] = []
         self._heard_of: list[tuple[Wish, bool]] = []
         self._wishes: dict[str, Wish] = {}
@@ -91,52 +95,69 @@ class ControllerActor(Answers):
         self._status = Status({}, ())
         self._dirty, self._last_jobs = True, 0.0
         self._allowed: dict[str, set[str]] = {}
-        self._failure: BaseException | None = None
+        self.readiness = Readiness()
         threading.Thread(target=self._run, name="stead-rounds", daemon=True).start()
-        self._ready.wait()
-        if self._failure is not None:
-            raise self._failure
+        self.readiness.wait()
 
     # -- the one thread that changes things
 
     def _run(self) -> None:
-        try:
-            self._open()
-            self._round()
-        except BaseException as error:  # told to whoever starts the actor
-            self._failure = error
-            return
-        finally:
-            self._ready.set()
+        self.readiness.opening()
+        pause = ROUND_S
+        while not self._start():
+            time.sleep(pause)
+            pause = min(2 * pause, START_MAX_S)
+        self.readiness.ready()
         while True:
             pause, batch = QUICK_S if self._unsettled else ROUND_S, self._placing.batch_due_s
             self._wake.wait(pause if batch is None else min(pause, batch))
             self._wake.clear()
             try:
                 self._round()
-            except Superseded:
-                # Ray has started another controller, so this process is one it has given up on.
-                os._exit(1)
-            except Exception:
+            except Exception as error:
+                if isinstance(error, Superseded | Unwritable) or self._controller.has_failed:
+                    # Superseded: Ray has started another controller, so it has given up on this process. Else something
+                    # could not be written, so it must not be done: the next process starts from what is written.
+                    log.exception("the controller ends itself, to be started again")
+                    os._exit(1)
                 log.exception("a round failed; the next one tries again")
                 time.sleep(ROUND_S)
 
-    def _open(self) -> None:
+    def _start(self) -> bool:
+        """Open the files and go around once. Whoever calls meanwhile is told what keeps it from that."""
+        stores: Stores | None = None
+        try:
+            worker = ray._private.worker.global_worker
+            folder = open_folder(worker.node.get_session_dir_path())
+            stores = Stores(folder, SETTINGS, KeyValues(worker.gcs_client))
+            self._open(stores, folder)
+            self._round()
+            stores.tell()
+        except Superseded:
+            os._exit(1)
+        except Exception as error:
+            log.exception("the controller cannot start; it tries again")
+            self.readiness.failed(error)
+            if stores is not None:
+                stores.close()
+            return False
+        return True
+
+    def _open(self, stores: Stores, folder: Path) -> None:
         worker = ray._private.worker.global_worker
         self._tables = Tables(worker.gcs_client.address)
-        session = Path(worker.node.get_session_dir_path())
-        folder = open_folder(session)
-        journal = Journal.open(private(folder / "journal.sqlite"), SETTINGS)
-        self._book = Book(private(folder / "book.sqlite"))
+        self._stores, journal, self._book = stores, stores.journal, stores.book
+        self._desk = RayDesk(self, folder, worker.gcs_client.address)
         self._placing = Placing(worker.gcs_client.address, self._book, self._tables, self._wake.set)
         self._cluster = RayCluster(self._placing)
-        self._controller = Controller.resumed(self._cluster, journal)
+        self._controller = Controller.resumed(self._cluster, journal, stores.engine)
         self._engine = self._controller.engine
         self._grants = grants.detect(worker.gcs_client.address)
         self._passes = Passes(self._grants, GroupPlugs(self._tables.groups), self._tables.status, journal.check)
         home = worker.core_worker.get_current_node_id().hex()
-        self._pages = Pages(session, worker.node_ip_address, home, self._tables.raylets)
-        self._page = replace(self._page, count=self._pages.last_count)
+        self._pages = Pages(folder.parent, worker.node_ip_address, home, self._tables.raylets)
+        # Pages are told apart by their count; a new head does not know how many there were, but not one a second.
+        self._page = replace(self._page, count=self._pages.last_count or (int(time.time()) if stores.news else 0))
         self._deadlines = Deadlines(self._book, self._tables, self.why)
         self._waiting = WaitingWork(self._book, self.ask_of_demand)
         self._evictions = Evictions(self._book, self._tables, self._placing.placed_at, self._placing.decide_again)
@@ -145,9 +166,7 @@ class ControllerActor(Answers):
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
         status = self._tables.status()
         self._passes.note_use(status, self._book.pass_of)
-        head = worker.core_worker.get_current_node_id().hex()
-        self._placing.open(self._engine, self._passes, self._grants, journal.check, status, head)
-        self._desk = RayDesk(self, folder, worker.gcs_client.address)
+        self._placing.open(self._engine, self._passes, self._grants, journal.check, status, home)
 
     def _round(self) -> None:
         """Once around. The order is the promise: written down before it is done, done before it is answered."""
@@ -182,6 +201,7 @@ class ControllerActor(Answers):
             self._deadlines.mind_orphans()
             self._evictions.carry_out(self._page.evict, self._engine.nodes)
             self._mirror_demand(status)
+            self._stores.mind_copy(self._engine)
         except BaseException as error:
             for change in changes:
                 change.error = error
@@ -352,7 +372,8 @@ class ControllerActor(Answers):
         self._wake.set()
         change.done.wait()
         if change.error is not None:
-            raise Invalid(f"the controller could not carry it out: {change.error}") from None
+            kind = Unwritable if isinstance(change.error, Unwritable) else Invalid
+            raise kind(f"the controller could not carry it out: {change.error}") from None
 
     def carry_out(self, change: NodeChange) -> None:
         """Change a node; it holds everywhere when this returns. Whose a taint is and when it ends is written down

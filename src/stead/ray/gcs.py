@@ -1,9 +1,9 @@
 """What stead asks of Ray's control store beyond Ray's public calls.
 
-Rule: the only file that speaks to the control store in its own messages. Four things are said this way, because Ray
+Rule: the only file that speaks to the control store in its own messages. Five things are said this way, because Ray
 has no other: a group whose id was given out before it could be placed; a node that joins and leaves at once, which is
-the one event at which Ray looks again at groups that no node could hold; the changes of actors as they happen; and
-which tasks run and wait, because Ray's own listing of them needs its dashboard.
+the one event at which Ray looks again at groups that no node could hold; the changes of actors as they happen; which
+tasks run and wait, because Ray's own listing of them needs its dashboard; and a value in Ray's key-value store.
 """
 
 from __future__ import annotations
@@ -186,6 +186,20 @@ class ActorNews:
     id: str
     state: str
     node_id: str
+
+
+class KeyValues:
+    """One value of stead's in Ray's own key-value store. With Redis behind the control store it outlives the head."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def get(self, key: str) -> bytes | None:
+        found: bytes | None = self._client.internal_kv_get(key.encode(), b"stead", ANSWER_S)
+        return found
+
+    def put(self, key: str, value: bytes) -> None:
+        self._client.internal_kv_put(key.encode(), value, True, b"stead", ANSWER_S)
 
 
 class NewsOfActors:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from stead.errors import Invalid
+from stead.errors import Invalid, Unready
 
 UNACKNOWLEDGED_MAX = 10_000
 BATCH_MAX = 2_000
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 class Registrar:
     """`send` delivers messages and returns when they are acknowledged. `Invalid` means that the controller refused
-    them, so they are dropped and logged; after any other error they are sent again, later and later."""
+    them, so they are dropped and logged; after `Unready` or any other error they are sent again, later and later."""
 
     def __init__(
         self,
@@ -87,6 +87,9 @@ class Registrar:
         while not self._is_over():
             try:
                 self._send(batch)
+            except Unready as error:
+                pause = self._wait(pause, len(batch), error)
+                continue
             except Invalid as error:
                 if len(batch) > 1:  # one of them; the others are to arrive
                     return all(self._deliver([each]) for each in batch)
@@ -96,11 +99,17 @@ class Registrar:
             except Exception as error:
                 if self._is_over():
                     return False
-                level = logging.WARNING if pause >= RETRY_MAX_S else logging.DEBUG
-                log.log(level, "stead's controller cannot be told of %d pieces of work; trying again", len(batch))
-                log.debug("the error was", exc_info=error)
-                time.sleep(pause * random.uniform(0.75, 1.25))
-                pause = min(2 * pause, RETRY_MAX_S)
+                pause = self._wait(pause, len(batch), error)
                 continue
             return True
         return False
+
+    @staticmethod
+    def _wait(pause: float, count: int, error: Exception) -> float:
+        """Wait, and return how long to wait the next time."""
+        level = logging.WARNING if pause >= RETRY_MAX_S else logging.DEBUG
+        why = f" ({error})" if isinstance(error, Unready) else ""
+        log.log(level, "stead's controller cannot be told of %d pieces of work%s; trying again", count, why)
+        log.debug("the error was", exc_info=error)
+        time.sleep(pause * random.uniform(0.75, 1.25))
+        return min(2 * pause, RETRY_MAX_S)

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from stead.arguments import labels_of, parse_effect, taints_of
 from stead.codec import plain
-from stead.errors import Invalid, Unwritable
+from stead.errors import Invalid, Unready
 from stead.labelling import Labels, check_key
 from stead.operate.audit import Author, Unknown, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
@@ -387,7 +387,7 @@ def _part(selector: str, filters: Sequence[str] | None, offset: int, limit: int)
 def _found(ask: Callable[[str], Any], id: str) -> Any:
     try:
         return ask(id)
-    except (Absent, Conflict, Unanswered, Unwritable):
+    except (Absent, Conflict, Unanswered, Unready):
         raise
     except Invalid as error:
         raise Missing(str(error)) from None
@@ -425,7 +425,7 @@ REFUSALS: dict[type[Invalid], int] = {
     Unknown: 404,
     Conflict: 409,
     Unanswered: 503,
-    Unwritable: 503,
+    Unready: 503,
     Invalid: 400,
 }
 
