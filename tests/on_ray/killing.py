@@ -25,10 +25,10 @@ from stead.ray.start import SETUP_HOOK
 PLAN = "KILLING_PLAN"
 
 WRITE = "stead.journal:Journal.append"
-GRANT = "stead.ray.passes:Passes._set"
+GRANT = "stead.ray.passes:Passes._set_many"
 TICKET = "stead.ray.tickets:Tickets._set_many"
-PLUG = "stead.ray.passes:GroupPlugs.add"
-UNPLUG = "stead.ray.passes:GroupPlugs.remove"
+PLUG = "stead.ray.plugs:GroupPlugs.add"
+UNPLUG = "stead.ray.plugs:GroupPlugs.remove"
 ANNOUNCE = "stead.ray.agents:Pages.write"
 SETTLE = "stead.ray.passes:Passes.settle"
 TELL = "stead.ray.book:Book.add_event"

@@ -22,8 +22,9 @@ from stead.journal import Journal, replay
 from stead.ray.attach import connection
 from stead.ray.compile import route
 from stead.ray.local import LocalCluster
-from stead.ray.page import BOTH, FOLDER, TIMED, read_name
-from stead.ray.passes import FULL, GroupPlugs
+from stead.ray.page import FOLDER, TIMED, read_name
+from stead.ray.passes import FULL
+from stead.ray.plugs import KEPT, GroupPlugs
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -115,7 +116,7 @@ def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
         amounts = {name: amount for name, amount in total.items() if read_name(name) and "_group_" not in name}
         for name, amount in amounts.items():
             key, _ = read_name(name) or ("", 0)
-            right = amount == FULL if node in allowed.get(key, ()) else amount <= BOTH * 1.25
+            right = amount == FULL if node in allowed.get(key, ()) else amount <= KEPT * 1.1
             found += [] if right else [(node, name, amount)]
         for key in allowed:
             current = connection().page().name(key)
@@ -126,7 +127,7 @@ def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
         if row["name"].startswith(GroupPlugs.NAME) and row["state"] != "REMOVED":
             _, node, name = row["name"].split("/", 2)
             if node in allowed.get((read_name(name) or ("", 0))[0], ()):
-                found.append((node, row["name"], BOTH))
+                found.append((node, row["name"], KEPT))
     return found
 
 

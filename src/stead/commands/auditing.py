@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stead.commands.output import columns, formatted, moment, shortened, structured
+from stead.commands.output import columns, formatted, moment, shortened, structured, unconfirmed_text
 from stead.commands.reach import addressed, author, reached
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def undo(number: int, form: str, address: str | None) -> int:
     Example:
       stead undo 3
     """
-    from stead.operate.audit import entry_json
-    from stead.operate.views import node_json
+    from stead.operate.desk import carried_json
 
     with reached("undo", address) as desk:
         carried = desk.undo(number, author())
-    found = {"node": node_json(carried.node), "audit": entry_json(carried.entry)}
-    if not structured(form, found):
+    if not structured(form, carried_json(carried)):
         click.echo(f"node {_short(carried.node.id)}: {number} is undone: {carried.entry.changes}")
+        for line in unconfirmed_text(carried):
+            click.echo(line)
     return 0

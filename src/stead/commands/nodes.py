@@ -26,6 +26,7 @@ from stead.commands.output import (
     shown_labels,
     structured,
     time_text,
+    unconfirmed_text,
     watching,
     written,
 )
@@ -352,8 +353,7 @@ def _carry_out(
 ) -> int:
     """Make the changes, or try them."""
     from stead.commands.trying import blast_text
-    from stead.operate.audit import entry_json
-    from stead.operate.views import node_json
+    from stead.operate.desk import carried_json
     from stead.operate.what_if import difference_json
 
     results: list[dict[str, Any]] = []
@@ -366,7 +366,8 @@ def _carry_out(
             lines.append(blast_text(found, {each.id: each.title for each in all_nodes(desk)}))
         else:
             carried = desk.change(change, author())
-            results.append({"node": node_json(carried.node), "audit": entry_json(carried.entry)})
+            results.append(carried_json(carried))
+            lines += unconfirmed_text(carried)
         if not for_scripts(form):
             click.echo(printable("\n".join(lines), keep="\n"))
     structured(form, results)

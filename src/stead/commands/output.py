@@ -23,6 +23,7 @@ from stead.errors import Invalid
 from stead.labelling import IDENTITY_KEYS
 
 if TYPE_CHECKING:
+    from stead.operate.desk import Carried
     from stead.operate.views import Event, NodeView, WorkView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -255,6 +256,11 @@ def cut(text: str) -> str:
 def event_line(event: Event) -> str:
     """``2026-01-31 12:00:00  tainted   1a2b3c4d5e6f: gpu_node=true``, in UTC."""
     return f"{moment(event.at)}  {shortened(str(event))}"
+
+
+def unconfirmed_text(carried: Carried) -> list[str]:
+    """A line for each node that has not confirmed a change."""
+    return [f"node {id[:SHORT]} does not answer; the change holds there once it does" for id in carried.unconfirmed]
 
 
 def parsed_spec(path: str) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def entry_of(found: Mapping[str, Any]) -> Entry:
 
 
 def carried(found: Mapping[str, Any]) -> Carried:
-    return Carried(node_of(found["node"]), entry_of(found["audit"]))
+    return Carried(node_of(found["node"]), entry_of(found["audit"]), tuple(found.get("unconfirmed", ())))
 
 
 def difference_of(found: Mapping[str, Any]) -> Difference:

@@ -204,3 +204,19 @@ def _plain(value: Any) -> Any:
 def _removal(key: str) -> Removal:
     name, _, effect = key.rpartition(":")
     return Removal(name, None, Effect(effect))
+
+
+def told(change: NodeChange, node: Node) -> Iterable[tuple[str, str]]:
+    """A change as events: kind and text."""
+    end = "" if change.for_s is None else f" for {change.for_s:g} s"
+    end += f" until job {change.until_job} ends" if change.until_job else ""
+    yield from (("untainted", f"{taint} is gone") for taint in change.untainted(node))
+    yield from (("tainted", f"{taint}{end}{f' by {change.owner}' if change.owner else ''}") for taint in change.taints)
+    said = [f"{key}={value}" for key, value in change.labels.items()]
+    said += [f"{key} removed" for key in change.unlabels]
+    if said:
+        yield "labelled", ", ".join(said)
+    if change.draining:
+        yield "drained", "takes no new work" + (", and what runs there is ended" if change.evict else "")
+    elif change.draining is not None:
+        yield "uncordoned", "takes work again"

@@ -19,21 +19,31 @@ from stead.engine.explain import Explanation
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
 from stead.errors import Invalid, Unwritable
 from stead.node import Node
-from stead.operate.audit import Audit, Author, Entry
+from stead.operate.audit import Audit, Author, Entry, entry_json
 from stead.operate.changes import Conflict, NodeChange, inverse, state_of
 from stead.operate.history import Replayed
 from stead.operate.lint import Finding, lint
 from stead.operate.snapshot import Query, Snapshot
-from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView
+from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView, node_json
 from stead.operate.what_if import Difference, read_changes, what_if
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A change that was carried out: the node as it is now, and what the audit says of it."""
+    """A change that was carried out: the node as it is now, what the audit says of it, and the ids of nodes that have
+    not confirmed it, because they do not answer. The cluster goes on asking them."""
 
     node: NodeView
     entry: Entry
+    unconfirmed: tuple[str, ...] = ()
+
+
+def carried_json(carried: Carried) -> dict[str, Any]:
+    return {
+        "node": node_json(carried.node),
+        "audit": entry_json(carried.entry),
+        "unconfirmed": list(carried.unconfirmed),
+    }
 
 
 class Unanswered(Invalid):
@@ -91,8 +101,8 @@ class LocalDesk:
         change.check(node)
 
     @abstractmethod
-    def carry_out(self, change: NodeChange) -> None:
-        """Do it; it holds when this returns."""
+    def carry_out(self, change: NodeChange) -> Sequence[str]:
+        """Do it; it holds when this returns, but for nodes that do not answer: returns their ids."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -189,15 +199,16 @@ class LocalDesk:
         before = state_of(node, ends)
         after = state_of(_after(node, changes), [*ends, *self._new_ends(changes)])
         entry = self._audit.add(self.now(), author, action, node.id, before, after)
+        unconfirmed: set[str] = set()
         try:
             for change in changes:
-                self.carry_out(change)
+                unconfirmed.update(self.carry_out(change))
         except Exception:
             left = self.snapshot().by_id.get(node.id, node)  # perhaps half of it was done
             with suppress(Unwritable):  # why it failed is to be told, not that it cannot be written down
                 self._audit.add(self.now(), author, f"{action} failed", node.id, before, state_of(left, self.ends()))
             raise
-        return Carried(self.snapshot().node(node.id), entry)
+        return Carried(self.snapshot().node(node.id), entry, tuple(sorted(unconfirmed)))
 
     def _new_ends(self, changes: Sequence[NodeChange]) -> Iterable[TaintEnd]:
         now = self.now()

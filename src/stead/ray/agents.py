@@ -20,7 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from stead.ray.page import Page, Writer, folder_of
 from stead.ray.tables import Raylet
 
-CONFIRM_S, ANSWER_S = 5.0, 1.0
+CONFIRM_S, ANSWER_S = 1.0, 1.0
+"""How long the others wait for a node to confirm its page. One that was late is not waited for before it answers."""
+
 AGENTS = "STEAD_AGENTS"
 """Set to ``all``, every node but the controller's gets an agent, also on the same machine (for tests)."""
 
@@ -43,6 +45,8 @@ class Pages:
         self._session, self._ip, self._home, self._raylets = session, ip, node_id, raylets
         self._writers: dict[str, Writer] = {node_id: Writer(folder_of(session, node_id))}
         self._agents: dict[str, Any] = {}
+        self._unanswered: dict[str, Any] = {}  # node -> the last call that its agent has not answered
+        self._confirmed: set[str] = set()  # nodes whose agents have answered once
 
     @property
     def last_count(self) -> int:
@@ -50,22 +54,42 @@ class Pages:
         return self._writers[self._home].count
 
     def missing(self, node_ips: Mapping[str, str]) -> bool:
-        """Whether a node has no page yet."""
+        """Whether a node has no page yet, and none is on its way."""
         return bool(node_ips.keys() - self._writers.keys() - self._agents.keys())
 
+    def has_page(self, node_id: str) -> bool:
+        """Whether a node has a page, perhaps an old one."""
+        if node_id in self._unanswered and node_id not in self._confirmed:
+            self._look()
+        return node_id in self._writers or node_id in self._confirmed
+
     def write(self, page: Page, node_ips: Mapping[str, str]) -> list[str]:
-        """Give the page to every node; returns those that did not confirm it in time."""
+        """Give the page to every node; returns those that did not confirm it in time. A node that has not answered
+        before, because it hangs or has just started, is not waited for."""
         for gone in (self._writers.keys() | self._agents.keys()) - node_ips.keys() - {self._home}:
             self._writers.pop(gone, None)
             self._agents.pop(gone, None)
+            self._unanswered.pop(gone, None)
+            self._confirmed.discard(gone)
         self._meet(node_ips)
+        self._look()
+        prompt = self._confirmed - self._unanswered.keys()
         for node_id in self._writers.keys() & node_ips.keys():
             self._writers[node_id].write(page)
-        calls = {agent.write.remote(page): node_id for node_id, agent in self._agents.items()}
-        if not calls:
-            return []
-        _, late = ray.wait(list(calls), num_returns=len(calls), timeout=CONFIRM_S)
-        return [calls[call] for call in late]
+        self._unanswered = {node_id: agent.write.remote(page) for node_id, agent in self._agents.items()}
+        waited = [self._unanswered[node_id] for node_id in prompt & self._unanswered.keys()]
+        if waited:
+            ray.wait(waited, num_returns=len(waited), timeout=CONFIRM_S)
+        self._look()
+        return sorted(self._confirmed & self._unanswered.keys())
+
+    def _look(self) -> None:
+        """See which agents have answered meanwhile."""
+        if self._unanswered:
+            calls = {call: node_id for node_id, call in self._unanswered.items()}
+            for call in ray.wait(list(calls), num_returns=len(calls), timeout=0)[0]:
+                del self._unanswered[calls[call]]
+                self._confirmed.add(calls[call])
 
     def _meet(self, node_ips: Mapping[str, str]) -> None:
         """A writer or an agent for every node that has none."""

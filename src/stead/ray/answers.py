@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ import stead
 from stead.asks import Ask, Choice, Group, Strategy
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.engine.facts import AskRunning, GroupEnded
+from stead.engine.facts import AskRunning, Fact, GroupEnded
 from stead.errors import Invalid
 from stead.labelling import ANYWHERE, Requirement, Selector
 from stead.node import Node
@@ -32,7 +33,7 @@ from stead.ray.compile import Pass, Wish
 from stead.ray.decided import NOWHERE, named_by
 from stead.ray.gcs import TaskRow
 from stead.ray.grants import Grants
-from stead.ray.page import PROTOCOL, read_name
+from stead.ray.page import PROTOCOL, SYNC_S, read_name
 from stead.ray.passes import Passes
 from stead.ray.placing import Placing
 from stead.ray.tables import ACTOR_ID, ActorRow, PendingRow, Status, Tables
@@ -241,6 +242,27 @@ class Answers:
                     engine.apply(AskRunning(Ask(id, NOWHERE), row.node_id))
             return sorted({node for nodes in engine.candidates(ask) for node in nodes})
 
+    def node_id(self, said: str) -> str:
+        return self._node(said).id
+
+    def _node(self, said: str) -> Node:
+        """The node someone means: by id, by the beginning of an id, by ip or by name."""
+        with self._lock:
+            nodes = self._engine.nodes
+        if said not in nodes:
+            self._submit()  # one more look at Ray's tables: it may have joined just now
+            nodes = self._engine.nodes
+        if said in nodes:
+            return nodes[said]
+        by_id = [node for id, node in nodes.items() if len(said) >= 6 and id.startswith(said)]
+        found = by_id or [node for node in nodes.values() if said and said in (node.ip, node.name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise Invalid(f"{said!r} is {len(found)} nodes; give one id: {', '.join(node.id for node in found)}")
+        example = next(iter(nodes), "none")
+        raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
+
     def refuses(self, wish: Wish, node: str) -> str:
         """Why a node will not take work with these rules, in words; "" if it will."""
         with self._lock:
@@ -249,6 +271,20 @@ class Answers:
             pinned = Selector.all_of(Requirement.is_in("node_id", node))
             selector = intersection([wish.admits.selector, pinned])
             return str(self._engine.explain(Ask.of("pinned", selector=selector, tolerations=wish.admits.tolerations)))
+
+    def pin(self, wish: Wish, node: str) -> tuple[str, float]:
+        """As `refuses`; and how many seconds to wait until every raylet knows that the node has the pass."""
+        reason = self.refuses(wish, node)
+        if reason or self._grants is None:
+            return reason, 0.0
+        if self._passes.usable_since(node, wish.admits.key) is None:
+            self._submit()  # a whole round: the pass, or the node, is new
+        since = self._passes.usable_since(node, wish.admits.key)
+        return "", SYNC_S if since is None else max(0.0, since + SYNC_S - time.monotonic())
+
+    @abstractmethod
+    def _submit(self, *facts: Fact) -> Sequence[str]:
+        """Queue facts for the next round, and wait for it; returns the nodes that did not confirm."""
 
     def _nodes_for(self, rule: Pass) -> set[str]:
         return nodes_allowed(self._engine, rule)

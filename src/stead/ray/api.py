@@ -138,10 +138,11 @@ def taint(
     for_s: float | None = None,
     owner: str = "",
     until_job: str = "",
-) -> str:
+) -> Changed:
     """Set taints on a node; a taint of the same key and effect is replaced. Returns the node's id.
 
-    When this returns, nothing that is submitted from then on runs there without a toleration. `for_s` and `until_job`
+    When this returns, nothing that is submitted from then on runs there without a toleration; if the node does not
+    answer, its id is in `unconfirmed` of what is returned, and that holds as soon as it does. `for_s` and `until_job`
     end the taints by themselves; `owner` says whose they are.
     """
     wanted = _taints(taints, effect)
@@ -151,7 +152,7 @@ def taint(
     return _change(NodeChange(_said(node), wanted, for_s=for_s, owner=owner, until_job=job))
 
 
-def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Effect | None = None) -> str:
+def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Effect | None = None) -> Changed:
     """Remove taints: by key whatever the value, or, given a map, only where the value is equal."""
     keys = _keys("untaint", keys)
     chosen = None if effect is None else parse_effect(effect)
@@ -160,7 +161,7 @@ def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Ef
     return _change(NodeChange(_said(node), untaints=gone))
 
 
-def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> str:
+def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> Changed:
     """Set and remove labels of a running node; they override those it was started with."""
     wanted = labels_of(labels or {})
     gone = list(_keys("remove", remove))
@@ -169,19 +170,29 @@ def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[s
     return _change(NodeChange(_said(node), labels=Labels(wanted), unlabels=tuple(gone)))
 
 
-def drain(node: str, evict: bool = False) -> str:
+def drain(node: str, evict: bool = False) -> Changed:
     """Let a node take no new work; with `evict`, end what runs there too (it may start again elsewhere)."""
     return _change(NodeChange(_said(node), draining=True, evict=evict))
 
 
-def uncordon(node: str) -> str:
+def uncordon(node: str) -> Changed:
     """Let a drained node take work again."""
     return _change(NodeChange(_said(node), draining=False))
 
 
-def _change(change: NodeChange) -> str:
+class Changed(str):
+    """The id of a node that was changed. `unconfirmed` are the ids of nodes that do not answer, so that the change does
+    not hold there yet: the controller asks them until they answer or are dead."""
+
+    unconfirmed: tuple[str, ...] = ()
+
+
+def _change(change: NodeChange) -> Changed:
     """By the desk, as from the command line and the pages, so that it is in the audit."""
-    return str(remote_desk().change(change, Author.here("api")).node.id)
+    carried = remote_desk().change(change, Author.here("api"))
+    changed = Changed(carried.node.id)
+    changed.unconfirmed = carried.unconfirmed
+    return changed
 
 
 # -- asking

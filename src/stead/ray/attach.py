@@ -247,16 +247,16 @@ class Connection:
     def refusal(self, wish: Wish, node_id: str, pinned: bool = False) -> str:
         """Why a node would not take the wish, as of the page that stands; "" if it would.
 
-        `pinned`: Ray fails a hard pin at once if the node has not got the pass, so wait until every raylet knows it.
+        `pinned`: Ray fails a hard pin at once if the node has not got the pass. So if it was granted there only a
+        moment ago, wait until every raylet knows it.
         """
         key = (self.page().count, wish.admits.key, node_id)
         if key not in self._pins:
             if len(self._pins) > 1000:
                 self._pins.clear()
-            if pinned:
-                self.ask("settled")
-                time.sleep(SYNC_S)
-            self._pins[key] = self.ask("refuses", wish, node_id)
+            reason, wait_s = self.ask("pin", wish, node_id) if pinned else (self.ask("refuses", wish, node_id), 0.0)
+            time.sleep(wait_s)
+            self._pins[key] = reason
         return self._pins[key]
 
     def any_alive(self, node_ids: Iterable[str]) -> bool:

@@ -18,7 +18,7 @@ from stead.errors import Invalid
 from stead.labelling import IDENTITY_KEYS, Labels, Selector
 from stead.node import Node
 from stead.ray.marks import plain_labels, policy_in, rare_in, rare_resource, rare_taint, taints_in
-from stead.ray.page import BOTH, ONE, PREFIX, SLOT, TICKET, TIMED
+from stead.ray.page import ONE, PREFIX, SLOT, TICKET, TIMED
 from stead.ray.tables import NodeRow, Status
 from stead.resources import DEVICES, UNIT, Resources
 
@@ -58,6 +58,7 @@ class RayCluster:
         self.commands = commands
         self._heard: list[Fact] = []
         self._late = 0.0
+        self._totals: dict[str, Mapping[str, float]] = {}  # of each node, as it was last compared
         self.rare: tuple[str, ...] = ()
         self.policy: PolicyName | None = None  # that the head was started with
 
@@ -98,7 +99,11 @@ class RayCluster:
                 self.rare, self.policy = rare_in(row.labels), policy_in(row.labels)
         for id in known.keys() - status.nodes.keys():
             self.hear(NodeLeft(id))
+            self._totals.pop(id, None)
         for id, row in status.nodes.items():
+            if self._totals.get(id) == row.total and id in known and row.draining == known[id].draining:
+                continue
+            self._totals[id] = row.total
             capacity = Resources.of(whole_devices(real_amounts(row.total)))
             if id not in known:
                 self.hear(NodeJoined(self.node(row, names.get(id, ""))))
@@ -137,7 +142,9 @@ def whole_devices(amounts: Mapping[str, float]) -> dict[str, float]:
     return {name: float(int(amount)) if name in DEVICES else amount for name, amount in amounts.items()}
 
 
-def in_use(status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]) -> list[AskRunning]:
+def in_use(
+    status: Status, mine: Mapping[str, Sequence[Resources]], plugged: Mapping[tuple[str, str], float]
+) -> list[AskRunning]:
     """What runs on each node beside `mine`, whoever manages it, as a running ask per node (and share of a device).
 
     They fit nowhere, so that the engine does not look for another place for them when their node is gone.
@@ -151,7 +158,7 @@ def in_use(status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set
 
 
 def others_in_use(
-    status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]
+    status: Status, mine: Mapping[str, Sequence[Resources]], plugged: Mapping[tuple[str, str], float]
 ) -> dict[str, list[dict[str, float]]]:
     """By node, what is in use there beside `mine`, in parts that could each be asked for.
 
@@ -176,10 +183,10 @@ def others_in_use(
     return found
 
 
-def _is_occupied(row: NodeRow, plugged: set[tuple[str, str]]) -> bool:
+def _is_occupied(row: NodeRow, plugged: Mapping[tuple[str, str], float]) -> bool:
     """Whether something holds a pass, and so runs there, whatever else it uses."""
     return any(
-        total - row.available.get(name, 0.0) - (BOTH if (row.id, name) in plugged else 0.0) > ONE / 2
+        total - row.available.get(name, 0.0) - plugged.get((row.id, name), 0.0) > ONE / 2
         for name, total in row.total.items()
         if name.startswith(PREFIX) and name != TIMED and not name.startswith((TICKET, SLOT))
     )

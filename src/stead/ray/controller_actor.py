@@ -33,8 +33,7 @@ from stead.engine.facts import (
 from stead.errors import Invalid, Unwritable
 from stead.journal import Superseded
 from stead.labelling import Labels
-from stead.node import Node
-from stead.operate.changes import NodeChange
+from stead.operate.changes import NodeChange, told
 from stead.operate.views import TaintEnd
 from stead.ray import grants, submission
 from stead.ray.agents import Pages
@@ -50,9 +49,10 @@ from stead.ray.marks import rare_resource
 from stead.ray.mirror import Mirror
 from stead.ray.native import binding
 from stead.ray.page import SLOT, Page, open_folder, read_name
-from stead.ray.passes import GroupPlugs, Passes
+from stead.ray.passes import Passes, Settled
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
+from stead.ray.plugs import GroupPlugs
 from stead.ray.readiness import Readiness, when_ready
 from stead.ray.registrar import Message
 from stead.ray.stores import Stores
@@ -66,7 +66,10 @@ SETTINGS = Settings(patience=None)
 
 ANY = (TOLERATE_ALL,)
 SQUEEZERS = 3
-TIERS_MAX, TIER_NODES_MAX = 8, 128
+TIERS_MAX, TIER_NODES_MAX, WISHES_MAX = 8, 128, 64
+SHAPES_MAX = 100
+"""A raylet lists no more kinds of waiting work than this."""
+
 HEARD = frozenset({"register", "introduce", "watch", "started", "holds"})
 """What `hear` takes: methods with a list of items."""
 
@@ -80,6 +83,7 @@ class Change:
     facts: tuple[Fact, ...] = ()
     done: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
+    unconfirmed: tuple[str, ...] = ()  # nodes that did not answer; they are asked again until they do
 
 
 @when_ready
@@ -162,10 +166,10 @@ class ControllerActor(Answers):
         self._waiting = WaitingWork(self._book, self.ask_of_demand)
         self._evictions = Evictions(self._book, self._tables, self._placing.placed_at, self._placing.decide_again)
         self._mirror, self._mirrored = Mirror(self.rule_of), 0.0
-        self._unsettled = 0
+        self._unsettled, self._settled, self._late = 0, Settled(), frozenset[str]()
         self._passes.issue(*(self._book.pass_of(PLAIN.key) or (PLAIN, 0)))
         status = self._tables.status()
-        self._passes.note_use(status, self._book.pass_of)
+        self._passes.adopt(status, self._book.pass_of)
         self._placing.open(self._engine, self._passes, self._grants, journal.check, status, home)
 
     def _round(self) -> None:
@@ -192,7 +196,10 @@ class ControllerActor(Answers):
                 self._dirty |= self._engine.nodes != before
                 self._status = status
             self._mind_passes(status)
-            self._unsettled = self._passes.settle(status, self._allowed, self._announce, bool(changes))
+            self._settled = self._passes.settle(
+                status, self._allowed, self._announce, bool(changes), self._pages.has_page
+            )
+            self._unsettled = self._settled.unsettled
             self._placing.grant_slots(status)
             self._placing.groups.look_again(status, self._allowed, self._fits)
             self._unsettled += self._placing.is_unsettled
@@ -208,7 +215,13 @@ class ControllerActor(Answers):
             raise
         finally:
             for change in changes:
+                change.unconfirmed = self._unconfirmed(change)
                 change.done.set()
+
+    def _unconfirmed(self, change: Change) -> tuple[str, ...]:
+        """Of the nodes that a change concerns, those that did not answer, and nodes that did not confirm the page."""
+        concerned = {getattr(fact, "node", "") for fact in change.facts}
+        return tuple(sorted((self._settled.silent & concerned) | (self._late if change.facts else frozenset())))
 
     def _mirror_demand(self, status: Status) -> None:
         if time.monotonic() - self._mirrored > MIRROR_S:
@@ -219,18 +232,27 @@ class ControllerActor(Answers):
                 log.exception("the autoscaler could not be told what waits")
 
     def _mind_passes(self, status: Status) -> None:
-        """Which passes there are, and where each is allowed today: the engine's word."""
+        """Which passes there are, and where each is allowed today: the engine's word. A node that has no page yet gets
+        it before any grant: what a process there submits would carry no pass."""
         self._passes.note_use(status, self._book.pass_of)
         with self._lock:
             for key, issued in self._passes.issued.items():
                 if self._dirty or key not in self._allowed:
                     self._allowed[key] = self._nodes_for(issued.rule)
             keep = {PLAIN.key, *self._placing.groups.passes()}
-            for key in self._passes.retire(status, self._allowed, keep, self._tables.names_of_waiting_actors):
+            for key in self._passes.retire(status, keep, self._names_carried):
                 del self._allowed[key]
                 self._wishes = {each: wish for each, wish in self._wishes.items() if wish.admits.key != key}
                 self._dirty = True
-        self._passes.grant_timed(status)
+        if self._pages.missing({id: row.ip for id, row in status.nodes.items()}):
+            self._announce(self._passes.away())
+
+    def _names_carried(self) -> set[str] | None:
+        """Names that waiting work carries; None if some of it may not be listed."""
+        tasks = self._placing.store.names_of_waiting_tasks()
+        if tasks is None or len(self._status.pending) >= SHAPES_MAX:
+            return None
+        return tasks | self._tables.names_of_waiting_actors()
 
     def _write_down_passes(self) -> None:
         for issued in self._passes.issued.values():
@@ -253,8 +275,10 @@ class ControllerActor(Answers):
             if not stale and page == replace(self._page, count=page.count):
                 return
             self._page = replace(page, count=self._page.count + 1)
-        for node_id in self._pages.write(self._page, node_ips):
+        late = frozenset(self._pages.write(self._page, node_ips))
+        for node_id in late - self._late:
             self._book.add_event(time.time(), "unheard", node_id, "the node did not confirm the page in time")
+        self._late = late
 
     def _new_page(self, away: dict[str, list[str]]) -> Page:
         nodes = self._engine.nodes
@@ -363,8 +387,8 @@ class ControllerActor(Answers):
 
     # -- changes that people ask for
 
-    def _submit(self, *facts: Fact) -> None:
-        """Queue the facts and wait until they hold everywhere."""
+    def _submit(self, *facts: Fact) -> tuple[str, ...]:
+        """Queue the facts and wait until they hold everywhere but on the nodes that are returned: those hang."""
         change = Change(facts)
         with self._lock:
             self._engine.fork().apply(*facts)  # nonsense is refused here, in words, before anything is written
@@ -374,10 +398,12 @@ class ControllerActor(Answers):
         if change.error is not None:
             kind = Unwritable if isinstance(change.error, Unwritable) else Invalid
             raise kind(f"the controller could not carry it out: {change.error}") from None
+        return change.unconfirmed
 
-    def carry_out(self, change: NodeChange) -> None:
-        """Change a node; it holds everywhere when this returns. Whose a taint is and when it ends is written down
-        before it is set: a kill in between leaves an end without a taint, never a taint without its end."""
+    def carry_out(self, change: NodeChange) -> tuple[str, ...]:
+        """Change a node; it holds everywhere when this returns, but for nodes that hang, which it names. Whose a taint
+        is and when it ends is written down before it is set: a kill in between leaves an end without a taint, never a
+        taint without its end."""
         node, now = self._node(change.node), time.time()
         until = None if change.for_s is None else now + change.for_s
         for taint in change.taints:
@@ -385,13 +411,16 @@ class ControllerActor(Answers):
                 TaintEnd(node.id, taint.key, taint.effect, now, until, change.until_job, change.owner)
             )
         facts = change.facts(node)
-        self._submit(*facts)
+        unconfirmed = self._submit(*facts)
         for fact in facts:
             if isinstance(fact, NodeUntainted) and fact.effect is not None:
                 self._book.forget_taint(node.id, fact.key, fact.effect)
         self._forget_leftovers(change)
         for kind, text in told(change, node):
             self._book.add_event(time.time(), kind, node.id, text)
+        for id in unconfirmed:
+            self._book.add_event(time.time(), "unconfirmed", id, "the node does not answer; it is asked until it does")
+        return unconfirmed
 
     def _forget_leftovers(self, change: NodeChange) -> None:
         """Ends of taints that the controller removed before it was killed, so that this call found them gone."""
@@ -451,10 +480,13 @@ class ControllerActor(Answers):
             else:
                 self._passes.issue(wish.admits)
             if for_group:
-                self._passes.issued[key].everywhere = self._passes.issued[key].show = True
+                self._passes.issued[key].everywhere = True
             if wish.key != key and wish.key not in self._wishes:
                 self._wishes[wish.key] = wish
                 self._dirty = True
+        for key in list(self._wishes)[:-WISHES_MAX]:  # whoever still asks for it introduces it again
+            del self._wishes[key]
+            self._dirty = True
 
     # -- work that is placed singly
 
@@ -513,9 +545,6 @@ class ControllerActor(Answers):
                 f"until_job {change.until_job!r} is no job that runs; ray.get_runtime_context().get_job_id() tells one"
             )
 
-    def node_id(self, said: str) -> str:
-        return self._node(said).id
-
     def settled(self) -> int:
         """Wait for one whole round, and return the count of the page that stands after it."""
         self._submit()
@@ -555,24 +584,6 @@ class ControllerActor(Answers):
             for _ in range(SQUEEZERS):
                 threading.Thread(target=self._passes.squeeze, args=(node, name), daemon=True).start()
 
-    def _node(self, said: str) -> Node:
-        """The node someone means: by id, by the beginning of an id, by ip or by name."""
-        with self._lock:
-            nodes = self._engine.nodes
-        if said not in nodes:
-            self._submit()  # one more look at Ray's tables: it may have joined just now
-            nodes = self._engine.nodes
-        if said in nodes:
-            return nodes[said]
-        by_id = [node for id, node in nodes.items() if len(said) >= 6 and id.startswith(said)]
-        found = by_id or [node for node in nodes.values() if said and said in (node.ip, node.name)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise Invalid(f"{said!r} is {len(found)} nodes; give one id: {', '.join(node.id for node in found)}")
-        example = next(iter(nodes), "none")
-        raise Invalid(f"there is no node {said!r} in this cluster; a node id is, for example, {example!r}")
-
 
 def by_node(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """(node, name) as names by node."""
@@ -580,19 +591,3 @@ def by_node(places: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for node, name in places:
         found.setdefault(node, []).append(name)
     return found
-
-
-def told(change: NodeChange, node: Node) -> Iterable[tuple[str, str]]:
-    """A change as events: kind and text."""
-    end = "" if change.for_s is None else f" for {change.for_s:g} s"
-    end += f" until job {change.until_job} ends" if change.until_job else ""
-    yield from (("untainted", f"{taint} is gone") for taint in change.untainted(node))
-    yield from (("tainted", f"{taint}{end}{f' by {change.owner}' if change.owner else ''}") for taint in change.taints)
-    said = [f"{key}={value}" for key, value in change.labels.items()]
-    said += [f"{key} removed" for key in change.unlabels]
-    if said:
-        yield "labelled", ", ".join(said)
-    if change.draining:
-        yield "drained", "takes no new work" + (", and what runs there is ended" if change.evict else "")
-    elif change.draining is not None:
-        yield "uncordoned", "takes work again"

@@ -279,7 +279,7 @@ class Decided:
     # -- what others use
 
     def usage(
-        self, status: Status, mine: Mapping[str, Sequence[Resources]], plugged: set[tuple[str, str]]
+        self, status: Status, mine: Mapping[str, Sequence[Resources]], plugged: Mapping[tuple[str, str], float]
     ) -> list[Fact]:
         """What everything else uses on each node, where that has changed."""
         now: dict[str, list[AskRunning]] = defaultdict(list)

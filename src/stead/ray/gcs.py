@@ -28,6 +28,9 @@ _EXPECTED_TERMINATION = 1
 TASKS_MAX = 2000
 """So many tasks of each state are listed singly."""
 
+NAMES_MAX = 10_000
+"""So many waiting tasks are looked through for the names they carry."""
+
 log = logging.getLogger(__name__)
 
 
@@ -128,12 +131,31 @@ class ControlStore:
         self._nodes.RegisterNode(gcs_service_pb2.RegisterNodeRequest(node_info=node), timeout=ANSWER_S)
         self._nodes.UnregisterNode(gone, timeout=ANSWER_S)
 
-    def tasks(self, state: str) -> list[TaskRow]:
-        """Tasks (and starts of actors) in this state, up to `TASKS_MAX`."""
-        request = gcs_service_pb2.GetTaskEventsRequest(limit=TASKS_MAX)
+    def names_of_waiting_tasks(self) -> set[str] | None:
+        """Resources that waiting tasks ask for, also those that Ray's demands do not list; None if Ray does not know
+        all of them any more."""
+        names: set[str] = set()
+        for state in (
+            "PENDING_ARGS_AVAIL",
+            "PENDING_NODE_ASSIGNMENT",
+            "PENDING_OBJ_STORE_MEM_AVAIL",
+            "PENDING_ARGS_FETCH",
+        ):
+            reply = self._events(state, NAMES_MAX)
+            if reply.num_truncated or reply.num_status_task_events_dropped:
+                return None
+            names |= {name for row in reply.events_by_task for name in row.task_info.required_resources}
+        return names
+
+    def _events(self, state: str, limit: int) -> Any:
+        request = gcs_service_pb2.GetTaskEventsRequest(limit=limit)
         request.filters.exclude_driver = True
         request.filters.state_filters.add(state=state, predicate=gcs_service_pb2.FilterPredicate.EQUAL)
-        reply = self._tasks.GetTaskEvents(request, timeout=ANSWER_S)
+        return self._tasks.GetTaskEvents(request, timeout=ANSWER_S)
+
+    def tasks(self, state: str) -> list[TaskRow]:
+        """Tasks (and starts of actors) in this state, up to `TASKS_MAX`."""
+        reply = self._events(state, TASKS_MAX)
         rows = [row for row in reply.events_by_task if row.task_info.type != common_pb2.TaskType.ACTOR_TASK]
         return [_task(row) for row in rows]
 

@@ -20,7 +20,7 @@ from stead.errors import Invalid
 from stead.ray.book import Book, GroupAsked
 from stead.ray.compile import Pass
 from stead.ray.gcs import ControlStore, GroupSpec
-from stead.ray.page import ONE, PREFIX
+from stead.ray.page import ENTRY, PREFIX
 from stead.ray.tables import Status, Tables, handle
 from stead.resources import UNIT, Resources
 
@@ -278,7 +278,7 @@ def _spec(asked: GroupAsked, alternative: int, name_of: Callable[[Pass], str]) -
     amounts = [bundle(member.choices[0].resources) for member in members]
     return GroupSpec(
         asked.group.id,
-        tuple({**each, name_of(rule): ONE} for each, rule in zip(amounts, passes, strict=True)),
+        tuple({**each, name_of(rule): ENTRY} for each, rule in zip(amounts, passes, strict=True)),
         asked.natives[alternative],
         asked.group.strategy.value,
         {key: strategy.value for key, strategy in asked.group.topology},

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
@@ -46,11 +47,15 @@ SLOT = f"{PREFIX}s/"
 """How the names of slots begin: one for each shape of tasks that the engine places (see `stead.ray.slots`)."""
 
 ONE = 0.0001
-"""What one piece of work holds of a pass, the least Ray can say."""
+"""The least Ray can say: what an actor holds of its pass while it lives."""
+
+ENTRY, ACTOR_ENTRY = 1000 * ONE, 1400 * ONE
+"""What tasks and bundles ask of a pass and hold, and what an actor asks to be placed; it then holds only `ONE`. So what
+actors leave behind on a node that the pass was withdrawn from is not enough to start anything there, and what a task
+leaves behind is not enough for an actor. A withdrawn name that only actors hold counts as free of work."""
 
 BOTH = 2 * ONE
-"""What an actor asks of a pass to be placed; it then holds `ONE`. So what it leaves behind on a node that the pass was
-withdrawn from is not enough for it to start there again. Also what is left there, plugged, to keep it feasible."""
+"""What an actor asks of its ticket to be placed; it then holds `ONE`, which is not enough to be placed again."""
 
 REFRESH_S = 1.0
 """How often the controller is asked for the page by a process that cannot read it."""
@@ -131,6 +136,7 @@ def pass_name(key: str, generation: int) -> str:
     return f"{PREFIX}{key}.{generation}"
 
 
+@lru_cache(maxsize=16_384)
 def read_name(name: str) -> tuple[str, int] | None:
     """The key and the generation in a pass's name; None for every other resource."""
     if not name.startswith(PREFIX) or name == TIMED:

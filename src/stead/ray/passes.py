@@ -1,9 +1,11 @@
 """Passes: custom resources that only stead grants, so that Ray itself keeps work where it may be.
 
 Rule: beside `tickets` the only file that changes a node's resources, in the order of `Passes.settle`. A pass is for
-one set of rules and has one or more names, its generations. Every name is granted on exactly the nodes that the
-engine allows. New submissions use the current generation; when a node is lost to a pass, they move to a name that
-was never usable there, because Ray's leased workers go on with the old one for a while.
+one set of rules and has a small pool of names, its generations. All of them are granted on exactly the nodes that the
+engine allows; new submissions carry the current one. When a node is lost to a pass, new submissions move to a name that
+nothing uses there, because Ray's leased workers go on with the old one for a while. No name is removed from a node
+while its pass is in use: on a lost node it is plugged. So a change concerns the nodes that gain or lose a pass, and no
+other; see docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -12,31 +14,36 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import ray
 
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants, Outcome
-from stead.ray.page import BOTH, ONE, PREFIX, SYNC_S, TIMED, pass_name, read_name
-from stead.ray.tables import Status, handle
+from stead.ray.page import ENTRY, ONE, TIMED, pass_name, read_name
+from stead.ray.plugs import KEPT, SHOWN, SHOWN_PLUG, Place, Plugs
+from stead.ray.tables import NodeRow, Status
 
 FULL = 100_000.0
-"""What an open pass is granted: at `ONE` each it never runs out, and Ray's sums stay exact."""
+"""What an open pass is granted: at `ENTRY` each it never runs out, and Ray's sums stay exact."""
+
+POOL = 3
+"""How many names a pass has from the start. The spare ones let it lose nodes without a call to any other node."""
+
+GENERATIONS_MAX = 8
+"""No more names than this: then the one that is least in use is taken again."""
+
+SHOWN_MAX = 16
+"""A pass that groups use is shown where it is not allowed if that is no more nodes than this: Ray never looks again by
+itself at a group that no node could hold. Otherwise `Groups.look_again` has to do."""
 
 PASSES_MAX = 16
-"""Above so many passes, those that nobody uses are taken away, the longest unused first."""
+"""Above this number, passes that nobody uses are retired, the longest unused first."""
 
-IDLE_S = 5.0
-"""A pass counts as unused after so long without waiting or running work."""
+IDLE_S, UNKNOWN_IDLE_S = 5.0, 600.0
+"""How long a pass is unused before it may be retired: if all waiting work is listed, and if some may not be."""
 
-OLD_S = 10.0
-"""A name that new submissions no longer carry goes after so long without work."""
+FAREWELL_S = 3.0
+"""So long after a retired pass has left the page its names stay, for submissions that have just read the page."""
 
 SQUEEZE_S = 0.6
-
-TRIES_MAX = 3
-"""How often a plug is tried, at five seconds each; a node that takes none is on its way out."""
 
 ASSERTED_S = 1.5
 """Ray's tables lag; so long what was set counts as true although they do not show it yet."""
@@ -48,24 +55,47 @@ class Issued:
 
     rule: Pass
     current: int = 0
-    generations: set[int] = field(default_factory=lambda: {0})
-    everywhere: bool = False  # groups use it, so every node has it, if only plugged
-    show: bool = False  # a group is about to use it
+    generations: set[int] = field(default_factory=set)
+    carried: list[int] = field(default_factory=list)  # those that work may carry, the latest last
+    everywhere: bool = False  # groups use it, so the nodes that it is not allowed on have the current name, plugged
 
     @property
     def names(self) -> list[str]:
         return [pass_name(self.rule.key, generation) for generation in sorted(self.generations)]
 
+    def carry(self, generation: int) -> None:
+        """Work may carry this name from now on."""
+        self.generations.add(generation)
+        self.carried = [*(each for each in self.carried if each != generation), generation]
 
-class Plugs(Protocol):
-    """Keep a withdrawn name on a node, with nothing of it free, so that waiting work stays feasible there."""
 
-    def add(self, places: Iterable[tuple[str, str]]) -> None:
-        """Plug these (node id, name), and return when it is done."""
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a round could not finish: places to look at again soon, and nodes that did not answer."""
 
-    def remove(self, places: Iterable[tuple[str, str]]) -> None: ...
+    unsettled: int = 0
+    silent: frozenset[str] = frozenset()
 
-    def placed(self) -> set[tuple[str, str]]: ...
+
+@dataclass(slots=True)
+class Plan:
+    """What has to happen on one node: set some amounts, plug, unplug, and then withdraw."""
+
+    sets: dict[str, float] = field(default_factory=dict)
+    plugs: dict[str, float] = field(default_factory=dict)  # how much of each name
+    withdrawn: dict[str, float] = field(default_factory=dict)  # what then stays of each name
+    unplugs: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # keys of passes whose current name was usable here until now
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.sets or self.plugs or self.withdrawn or self.unplugs)
+
+    @property
+    def first_call(self) -> dict[str, float]:
+        """What can be set at once. Before a plug there is always a call, to see that the node answers."""
+        amounts = {**self.sets, **self.withdrawn}
+        return amounts or ({TIMED: FULL} if self.plugs else {})
 
 
 class Passes:
@@ -74,18 +104,41 @@ class Passes:
     ) -> None:
         self._grants, self._plugs, self._read, self._check = grants, plugs, read, check
         self.issued: dict[str, Issued] = {}
-        self._asserted: dict[tuple[str, str], tuple[float, float]] = {}
+        self._retired: dict[str, tuple[Issued, float]] = {}
+        self._asserted: dict[Place, tuple[float, float]] = {}
         self._used_at: dict[str, float] = {}
+        self._shown: set[str] = set()  # keys of passes whose current name every node has
+        self._calm: dict[str, NodeRow] = {}  # nodes with nothing to do, as they were then
+        self._calm_under: object = None
+        self._granted_at: dict[Place, float] = {}  # (node, key of a pass) -> since when it is usable there
 
     @property
-    def plugged(self) -> set[tuple[str, str]]:
-        """(node, name) of everything that is withdrawn and plugged."""
+    def plugged(self) -> dict[Place, float]:
+        """(node, name) of everything that is withdrawn, and how much of it is plugged."""
         return self._plugs.placed()
 
     def issue(self, rule: Pass, current: int = 0) -> None:
         """Make a pass usable; `settle` then grants it."""
-        found = self.issued.setdefault(rule.key, Issued(rule, current, {current}))
-        self._used_at[pass_name(rule.key, found.current)] = time.monotonic()
+        found = self.issued.get(rule.key)
+        if found is None:
+            found, _ = self._retired.pop(rule.key, (Issued(rule, current, {*range(POOL), current}), 0.0))
+            self.issued[rule.key] = found
+            found.carry(found.current)
+        self._used_at[rule.key] = time.monotonic()
+
+    def adopt(self, status: Status, known: Callable[[str], tuple[Pass, int] | None]) -> None:
+        """After a restart: whatever stands on some node may be carried by work, so its pass is in use."""
+        for row in status.nodes.values():
+            for name in row.total:
+                found = read_name(name)
+                if found and (rule := known(found[0])):
+                    self.issue(*rule)
+                    if found[1] not in self.issued[found[0]].carried:
+                        self.issued[found[0]].carry(found[1])
+        for issued in self.issued.values():
+            issued.carry(issued.current)
+
+    # -- a round
 
     def settle(
         self,
@@ -93,237 +146,304 @@ class Passes:
         allowed: Mapping[str, set[str]],
         announce: Callable[[dict[str, list[str]]], None],
         thorough: bool = False,
-    ) -> int:
+        ready: Callable[[str], bool] = lambda node: True,
+    ) -> Settled:
         """Bring the grants in line with what is allowed, without failing anything that waits.
 
-        1 grant where it is newly allowed; 2 give passes that lose a node another name; 3 wait until the raylets have
-        heard of both; 4 plug what is to be withdrawn; 5 announce the new names to every process; 6 withdraw. Returns
-        how many grants still have to be withdrawn again, because work holds them. `thorough`: somebody waits for the
-        grants, so do not return before Ray's tables show them.
+        1 one call to each node that has something to change: grant what it gains, and see that it answers; 2 give
+        passes that lose a node another name; 3 plug what is to be withdrawn; 4 announce the new names to every process;
+        5 withdraw. A node that does not answer is left out until it does. `ready` tells whether a node has its page: a
+        node gets no grant before it. `thorough`: somebody waits, so do not return before Ray's tables show it all.
         """
-        seen = self._amounts(status)
-        losing = self._losing(seen, allowed)
-        granted = self._grant(seen, allowed)
-        moved, shown = self._move_on(seen, allowed, losing)
+        if self._grants is None:
+            announce({})
+            return Settled()
+        plans = self._plans(status, allowed, ready)
+        calls = {node: plan.first_call for node, plan in plans.items() if plan.first_call}
+        silent = calls.keys() - self._set_many(calls)
+        plans = {node: plan for node, plan in plans.items() if node not in silent}
+        granted, wanted = self._move_on(status, allowed, {key for plan in plans.values() for key in plan.lost}, ready)
+        wanted |= {(node, name): amount for node, plan in plans.items() for name, amount in plan.plugs.items()}
         if thorough:
-            granted += [place for place, (amount, _) in self._asserted.items() if amount == FULL]
-        if (granted or moved or shown) and (losing or shown or thorough):
-            self._await(granted + moved + shown, heard=bool(losing))
-        self._plugs.add(sorted({*losing, *shown} - self._plugs.placed()))
-        announce(self._away(losing))
-        for node_id, name in sorted(losing):
-            self._set(node_id, {name: BOTH})
-        if losing and thorough:
-            self._await_withdrawn(losing)
-        self._unplug(seen, allowed)
-        return len(losing)
+            granted |= {place for place, (amount, _) in self._asserted.items() if amount == FULL}
+            granted = {place for place in granted if place[0] not in silent}
+        room = {place for place in wanted if place in self._asserted}  # Ray must have heard of it to place the plug
+        self._await(room | (granted if thorough else set()))
+        self._plugs.add(wanted)
+        placed = self._plugs.placed()
+        announce(self._away(placed))
+        withdrawn: dict[str, dict[str, float]] = defaultdict(dict)
+        for node, name in wanted.keys() & placed.keys():
+            withdrawn[node][name] = _kept(placed[node, name])
+        silent |= withdrawn.keys() - self._set_many(withdrawn)
+        if thorough:
+            gone = {(node, name) for node, plan in plans.items() for name, amount in plan.sets.items() if not amount}
+            self._await_withdrawn(place for place in gone | wanted.keys() & placed.keys() if place[0] not in silent)
+        self._plugs.remove([(node, name) for node, plan in plans.items() for name in plan.unplugs])
+        self._plugs.remove([place for place in placed if place[0] not in status.nodes])
+        return Settled(len(wanted) + sum(len(plan.withdrawn) for plan in plans.values()), frozenset(silent))
 
-    # -- the steps
-
-    def _amounts(self, status: Status) -> dict[str, dict[str, float]]:
-        """The totals of our names by node: what Ray's tables say, corrected by what was set a moment ago."""
-        now = time.monotonic()
-        seen = {
-            id: {name: total for name, total in node.total.items() if name.startswith(PREFIX)}
-            for id, node in status.nodes.items()
+    def _plans(self, status: Status, allowed: Mapping[str, set[str]], ready: Callable[[str], bool]) -> dict[str, Plan]:
+        """What has to happen, by node; nodes that look as they did when nothing had to happen are not looked at."""
+        self._forget(status)
+        placed = self._plugs.placed()
+        self._shown = {
+            key
+            for key, each in self.issued.items()
+            if each.everywhere and len(status.nodes.keys() - allowed[key]) <= SHOWN_MAX
         }
-        for (node_id, name), (amount, at) in list(self._asserted.items()):
-            if now - at > ASSERTED_S or node_id not in seen:
-                del self._asserted[node_id, name]
-            elif amount != BOTH:  # a withdrawal leaves what is in use: only the tables know how much that is
-                seen[node_id][name] = amount
-        return seen
-
-    def _losing(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> set[tuple[str, str]]:
-        """(node, name) that has more than a plug where the pass is not allowed, strays of unknown passes included."""
-        return {
-            (node_id, name)
-            for node_id, amounts in seen.items()
-            for name, total in amounts.items()
-            if (found := read_name(name)) and total > BOTH * 1.25 and node_id not in allowed.get(found[0], ())
+        issued = {key: (each.current, set(each.generations)) for key, each in self.issued.items()}
+        under = (dict(allowed), issued, self._shown, placed)
+        if under != self._calm_under:
+            self._calm, self._calm_under = {}, under
+        allowed_on: dict[str, list[Issued]] = defaultdict(list)
+        for key, each in self.issued.items():
+            for node in allowed[key]:
+                allowed_on[node].append(each)
+        named = {
+            pass_name(key, number): (each, number) for key, each in self.issued.items() for number in each.generations
         }
+        unsure, shut = {node for node, _ in self._asserted}, {node for node, _ in placed}
+        plans = {}
+        for id, row in status.nodes.items():
+            calm = self._calm.get(id)
+            if calm is not None and id not in unsure and calm.total == row.total:
+                if id not in shut or calm.available == row.available:
+                    continue
+            plan = Plan()
+            if ready(id):
+                self._open(plan, row, allowed_on[id], placed)
+            for name in row.total:
+                if name in named and id not in allowed[named[name][0].rule.key]:
+                    self._shut(plan, row, *named[name], placed)
+            for key in self._shown:
+                if id not in allowed[key] and pass_name(key, self.issued[key].current) not in row.total:
+                    self._shut(plan, row, self.issued[key], self.issued[key].current, placed)
+            if plan.is_empty and ready(id) and id not in unsure:
+                self._calm[id] = row
+            else:
+                self._calm.pop(id, None)
+            if not plan.is_empty:
+                plans[id] = plan
+        return plans
 
-    def _grant(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-        wanted: dict[str, dict[str, float]] = defaultdict(dict)
-        for key, issued in self.issued.items():
-            for name in issued.names:
-                for node_id in allowed[key] & seen.keys():
-                    # The tables may not show yet that it was withdrawn a moment ago.
-                    withdrawn = self._asserted.get((node_id, name), (FULL, 0.0))[0] != FULL
-                    if withdrawn or seen[node_id].get(name, 0.0) < FULL:
-                        wanted[node_id][name] = FULL
-        done = {node_id: amounts for node_id, amounts in wanted.items() if self._set(node_id, amounts)}
-        return [(node_id, name) for node_id, amounts in done.items() for name in amounts]
+    def _open(self, plan: Plan, row: NodeRow, allowed: Iterable[Issued], placed: Mapping[Place, float]) -> None:
+        """Let work use all names of these passes on this node; and the mark of work with a deadline."""
+        if self._total(row, TIMED) < FULL:
+            plan.sets[TIMED] = FULL
+        for issued in allowed:
+            names = [name for name in issued.names if self._total(row, name) < FULL]
+            plan.sets.update(dict.fromkeys(names, FULL))
+            plan.unplugs += [name for name in issued.names if (row.id, name) in placed]
+            if not names:
+                self._granted_at.setdefault((row.id, issued.rule.key), time.monotonic())
+
+    def _shut(self, plan: Plan, row: NodeRow, issued: Issued, generation: int, placed: Mapping[Place, float]) -> None:
+        """Let nothing use a name on this node."""
+        self._granted_at.pop((row.id, issued.rule.key), None)
+        name = pass_name(issued.rule.key, generation)
+        place, total, available = (row.id, name), self._total(row, name), row.available.get(name, 0.0)
+        if place in placed:
+            kept = _kept(placed[place])
+            # Less: the controller died before it came to that. More: what work held has become free.
+            if total < kept - ONE / 2 or available > kept - placed[place] + ONE / 2:
+                plan.withdrawn[name] = kept
+        elif total > FULL / 2 and generation in issued.carried:
+            plan.plugs[name] = KEPT
+            if generation == issued.current and place not in self._plugs.asked():
+                plan.lost.append(issued.rule.key)
+        elif issued.rule.key in self._shown and generation == issued.current:
+            plan.plugs[name] = plan.sets[name] = SHOWN_PLUG
+        elif total > 0.0 and available > 0.0:
+            plan.sets[name] = 0.0  # a spare name that no work carries, or what somebody left behind
+
+    def _total(self, row: NodeRow, name: str) -> float:
+        """What Ray's tables say, corrected by what was set a moment ago."""
+        asserted = self._asserted.get((row.id, name))
+        total = row.total.get(name, 0.0)
+        if asserted is None:
+            return total
+        # A withdrawal leaves what is in use: only the tables know how much that is, but it is not open any more.
+        return min(total, FULL - 1) if asserted[0] in (KEPT, SHOWN) else asserted[0]
 
     def _move_on(
-        self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]], losing: set[tuple[str, str]]
-    ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Another current name for each pass whose current one is being lost somewhere, or has to be shown everywhere.
-
-        Returns what was granted, and what was shown: the least there is, on a node that is not allowed, to be plugged
-        before anybody knows the name.
-        """
-        lost = {name for _, name in losing}
+        self, status: Status, allowed: Mapping[str, set[str]], lost: set[str], ready: Callable[[str], bool]
+    ) -> tuple[set[Place], dict[Place, float]]:
+        """Give each of these passes another current name. Returns what had to be granted for it, usually nothing, and
+        what has to be plugged because groups must find the new name on every node."""
         changes: dict[str, dict[str, float]] = defaultdict(dict)
-        for key, issued in self.issued.items():
-            forbidden = seen.keys() - allowed[key]
-            unseen = issued.everywhere and any(not seen[id].get(pass_name(key, issued.current)) for id in forbidden)
-            if pass_name(key, issued.current) not in lost and not (issued.show and unseen):
-                issued.show = False
-                continue
-            issued.show = False
-            issued.current = self._clean_generation(issued, [(id, seen[id]) for id in forbidden])
-            issued.generations.add(issued.current)
-            name = pass_name(key, issued.current)
-            for node_id in allowed[key] & seen.keys():
-                if seen[node_id].get(name, 0.0) < FULL:
-                    changes[node_id][name] = FULL
-            for node_id in forbidden if issued.everywhere else ():
-                if not seen[node_id].get(name):
-                    changes[node_id][name] = BOTH
-        done = {node_id: amounts for node_id, amounts in changes.items() if self._set(node_id, amounts)}
-        made = [(id, name, amount) for id, amounts in done.items() for name, amount in amounts.items()]
-        return [(id, name) for id, name, amount in made if amount == FULL], [
-            (id, name) for id, name, amount in made if amount == BOTH
-        ]
+        for key in lost:
+            issued = self.issued[key]
+            forbidden = [row for id, row in status.nodes.items() if id not in allowed[key]]
+            generation = self._unused_generation(issued, forbidden)
+            name = pass_name(key, generation)
+            if generation not in issued.generations:
+                for node in allowed[key] & status.nodes.keys():
+                    if ready(node):
+                        changes[node][name] = FULL
+            if key in self._shown:
+                for row in forbidden:
+                    if self._total(row, name) < SHOWN_PLUG - ONE / 2:
+                        changes[row.id][name] = SHOWN_PLUG
+            issued.current = generation
+            issued.carry(generation)
+        answered = self._set_many(changes)
+        made = [(node, name, amount) for node in answered for name, amount in changes[node].items()]
+        granted = {(node, name) for node, name, amount in made if amount == FULL}
+        return granted, {(node, name): amount for node, name, amount in made if amount != FULL}
 
-    def _clean_generation(self, issued: Issued, forbidden: list[tuple[str, Mapping[str, float]]]) -> int:
-        """One of the pass's other names that nothing can use on the forbidden nodes, or a new one."""
+    def _unused_generation(self, issued: Issued, forbidden: list[NodeRow]) -> int:
+        """A name of the pass that no work holds on the forbidden nodes, best one that none ever carried."""
+        fresh = sorted(issued.generations - set(issued.carried))
+        if fresh:
+            return fresh[0]
         plugged = self._plugs.placed()
-        for generation in sorted(issued.generations - {issued.current}):
-            name = pass_name(issued.rule.key, generation)
-            if all(
-                _is_shut(amounts.get(name, 0.0), (id, name) in plugged, issued.everywhere) for id, amounts in forbidden
-            ):
-                return generation
-        return max(issued.generations) + 1
+        others = [generation for generation in issued.carried if generation != issued.current]
+        held = {
+            generation: sum(_held(row, name, plugged) > ENTRY - ONE / 2 for row in forbidden)
+            for generation in others
+            for name in (pass_name(issued.rule.key, generation),)
+        }
+        best = min(others, key=held.__getitem__)  # of equals, the one that is longest out of use
+        if held[best] and len(issued.generations) < GENERATIONS_MAX:
+            return max(issued.generations) + 1
+        return best
 
-    def _await(self, granted: list[tuple[str, str]], heard: bool) -> None:
-        """Until Ray's tables show the grants; if something is to be withdrawn, until the raylets have heard too."""
-        end = time.monotonic() + 5.0
-        while time.monotonic() < end:
-            nodes = self._read().nodes
-            if all(node_id not in nodes or name in nodes[node_id].total for node_id, name in granted):
-                break
-            time.sleep(0.01)
-        if heard:
-            time.sleep(SYNC_S)
-
-    def _await_withdrawn(self, losing: set[tuple[str, str]]) -> None:
-        """Until Ray's tables show it: an actor that dies before is sent back to its node by what they said last."""
+    def _await(self, granted: Iterable[Place]) -> None:
+        """Until Ray's tables show the grants."""
         end = time.monotonic() + 2.0
-        while time.monotonic() < end:
+        while granted and time.monotonic() < end:
             nodes = self._read().nodes
-            if all(node_id not in nodes or nodes[node_id].total.get(name, 0.0) < FULL for node_id, name in losing):
-                return
-            time.sleep(0.01)
+            granted = [(node, name) for node, name in granted if node in nodes and not nodes[node].total.get(name)]
+            if granted:
+                time.sleep(0.01)
 
-    def _away(self, losing: set[tuple[str, str]]) -> dict[str, list[str]]:
+    def _await_withdrawn(self, places: Iterable[Place]) -> None:
+        """Until Ray's tables show it: an actor that dies before is sent back to its node by what they said last."""
+        end, places = time.monotonic() + 2.0, list(places)
+        while places and time.monotonic() < end:
+            nodes = self._read().nodes
+            places = [
+                (node, name) for node, name in places if node in nodes and nodes[node].total.get(name, 0.0) >= FULL
+            ]
+            if places:
+                time.sleep(0.01)
+
+    def away(self) -> dict[str, list[str]]:
         """By node, the names that were withdrawn: workers that hold one of them end after their task."""
+        return self._away(self._plugs.placed())
+
+    def _away(self, placed: Iterable[Place]) -> dict[str, list[str]]:
         away: dict[str, list[str]] = defaultdict(list)
-        for node_id, name in sorted(losing | self._plugs.placed()):
+        for node_id, name in sorted(placed):
             away[node_id].append(name)
         return dict(away)
 
-    def _unplug(self, seen: Mapping[str, Mapping[str, float]], allowed: Mapping[str, set[str]]) -> None:
-        done = []
-        for node_id, name in self._plugs.placed():
-            found = read_name(name)
-            if node_id not in seen or (found and node_id in allowed.get(found[0], ())):
-                done.append((node_id, name))
-        self._plugs.remove(done)
+    def usable_since(self, node: str, key: str) -> float | None:
+        """Since when (`time.monotonic`) a node is known to have a pass; None if it is not."""
+        return self._granted_at.get((node, key))
+
+    def _forget(self, status: Status) -> None:
+        """What nodes that are gone, passes that are gone and old assertions leave behind."""
+        now = time.monotonic()
+        for (node, name), (amount, at) in list(self._asserted.items()):
+            row = status.nodes.get(node)
+            if row is None or now - at > ASSERTED_S or row.total.get(name, 0.0) == amount:
+                del self._asserted[node, name]
+        for place in [
+            place for place in self._granted_at if place[0] not in status.nodes or place[1] not in self.issued
+        ]:
+            del self._granted_at[place]
+        for node in self._calm.keys() - status.nodes.keys():
+            del self._calm[node]
 
     # -- what nobody needs any more
 
     def note_use(self, status: Status, known: Callable[[str], tuple[Pass, int] | None]) -> None:
-        """See which names have work. A name that work still carries comes back into use, if its pass is `known`; one
-        that nobody uses and no pass has, say of a controller before this one, is taken away."""
-        now, working = time.monotonic(), self._working(status)
-        for name in working:
+        """A name that waiting or running work carries comes back into use, if its pass is `known`; one that nobody uses
+        and no pass has is taken away."""
+        strays: dict[str, list[str]] = defaultdict(list)
+        for demand in status.pending:
+            self._revive(demand.resources, known)
+        for row in status.nodes.values():
+            calm = self._calm.get(row.id)
+            if calm is not None and calm.total.keys() == row.total.keys():
+                continue
+            for name in row.total:
+                found = read_name(name)
+                if found is None or found[0] in self._retired or self._is_of(found):
+                    continue
+                if _held(row, name, self._plugs.placed()) > ONE / 2:
+                    self._revive([name], known)
+                elif self._total(row, name):
+                    strays[row.id].append(name)
+        self._take_away(
+            {node: [name for name in names if not self._is_of(read_name(name))] for node, names in strays.items()}
+        )
+
+    def _is_of(self, found: tuple[str, int] | None) -> bool:
+        return found is not None and found[0] in self.issued and found[1] in self.issued[found[0]].generations
+
+    def _revive(self, names: Iterable[str], known: Callable[[str], tuple[Pass, int] | None]) -> None:
+        for name in names:
             found = read_name(name)
             if found is None:
                 continue
             if found[0] not in self.issued and (rule := known(found[0])):
                 self.issue(*rule)
-            if found[0] in self.issued:
-                self.issued[found[0]].generations.add(found[1])
-                self._used_at[name] = now
-        mine = {name for issued in self.issued.values() for name in issued.names}
-        there = {name for amounts in self._amounts(status).values() for name, total in amounts.items() if total}
-        self._take_away(status, [name for name in there - mine - working if read_name(name)])
+            if found[0] in self.issued and found[1] not in self.issued[found[0]].carried:
+                issued = self.issued[found[0]]
+                issued.carry(found[1])
+                issued.carry(issued.current)
+
+    def retire(self, status: Status, keep: set[str], carried: Callable[[], set[str] | None]) -> list[str]:
+        """Once there are many passes, retire those that nobody uses; returns their keys. `carried` are the names of all
+        work that waits, or None if it cannot be known; it is asked only if need be. First a pass leaves the page; a
+        little later its names go."""
+        now = time.monotonic()
+        for key in [key for key, (_, at) in self._retired.items() if now - at > FAREWELL_S]:
+            names = self._retired.pop(key)[0].names
+            self._used_at.pop(key, None)
+            self._take_away({id: [name for name in names if row.total.get(name)] for id, row in status.nodes.items()})
+        if len(self.issued) <= PASSES_MAX:
+            return []
+        working = self._working(status)
+        for key in self.issued:
+            if key in working:
+                self._used_at[key] = now
+        idle = self._idle(keep, IDLE_S)
+        if not idle:
+            return []
+        waiting = carried()
+        if waiting is None:
+            idle = self._idle(keep, UNKNOWN_IDLE_S)
+        else:
+            keys = {found[0] for name in waiting if (found := read_name(name))}
+            self._used_at.update(dict.fromkeys(keys & self.issued.keys(), now))
+            idle = [key for key in idle if key not in keys]
+        for key in idle:
+            self._retired[key] = (self.issued.pop(key), now)
+        return idle
+
+    def _idle(self, keep: set[str], seconds: float) -> list[str]:
+        now = time.monotonic()
+        rests = {key: now - self._used_at.setdefault(key, now) for key in self.issued if key not in keep}
+        idle = [key for key in sorted(rests, key=rests.__getitem__, reverse=True) if rests[key] > seconds]
+        return idle[: len(self.issued) - PASSES_MAX]
 
     def _working(self, status: Status) -> set[str]:
-        """Names that waiting or running work carries."""
+        """Keys of passes that waiting or running work carries."""
         plugged = self._plugs.placed()
-        working = {name for row in status.pending for name in row.resources}
-        for node in status.nodes.values():
-            for name, total in node.total.items():
-                plug = BOTH if (node.id, name) in plugged else 0.0
-                if name.startswith(PREFIX) and total - node.available.get(name, 0.0) - plug > ONE / 2:
-                    working.add(name)
-        return working
+        names = {name for row in status.pending for name in row.resources}
+        for row in status.nodes.values():
+            names |= {name for name in row.total if read_name(name) and _held(row, name, plugged) > ONE / 2}
+        return {found[0] for name in names if (found := read_name(name))}
 
-    def retire(
-        self, status: Status, allowed: Mapping[str, set[str]], keep: set[str], carried: Callable[[], set[str]]
-    ) -> list[str]:
-        """Take away what nobody uses: old names after a while; whole passes once there are many, or when they would
-        have to be withdrawn somewhere. What still carries such a name, say a task that is done again, brings it back.
-        `carried` are names of work that waits without showing in Ray's demands; it is asked only if need be. Returns
-        the keys of the passes that went."""
-        old, hidden, gone = self._unused(status, allowed, keep)
-        if not old and not hidden and not gone:
-            return []
-        for name in carried():
-            self._used_at[name] = time.monotonic()
-        old, hidden, gone = self._unused(status, allowed, keep)
-        for key in hidden:
-            self.issued[key].everywhere = False
-            self._hide(status, self.issued[key])
-        for key, generation in old:
-            self.issued[key].generations.discard(generation)
-        names = [pass_name(key, generation) for key, generation in old]
-        for key in gone:
-            names += self.issued.pop(key).names
-        self._take_away(status, names)
-        return gone
-
-    def _unused(
-        self, status: Status, allowed: Mapping[str, set[str]], keep: set[str]
-    ) -> tuple[list[tuple[str, int]], list[str], list[str]]:
-        """What could go: old names, passes that need not be shown everywhere any more, whole passes."""
-        now = time.monotonic()
-        rest = {name: now - self._used_at.setdefault(name, now) for each in self.issued.values() for name in each.names}
-        old = [
-            (key, generation)
-            for key, issued in self.issued.items()
-            for generation in sorted(issued.generations - {issued.current})
-            if rest[pass_name(key, generation)] > OLD_S
-        ]
-        rests = {key: min(rest[name] for name in issued.names) for key, issued in self.issued.items()}
-        # A plug keeps its node from being idle.
-        hidden = [key for key, issued in self.issued.items() if issued.everywhere and rests[key] > OLD_S]
-        idle = [key for key in sorted(rests, key=rests.__getitem__, reverse=True) if rests[key] > IDLE_S]
-        lost = {found[0] for _, name in self._losing(self._amounts(status), allowed) if (found := read_name(name))}
-        spare = len(rests) - PASSES_MAX
-        gone = [key for index, key in enumerate(idle) if key not in keep and (key in lost or index < spare)]
-        return old, hidden, gone
-
-    def _hide(self, status: Status, issued: Issued) -> None:
-        """Undo showing: away with the plugs, and with what they held."""
-        shown = [place for place in self._plugs.placed() if place[1] in issued.names]
-        self._plugs.remove(shown)
-        for node_id, name in shown:
-            if node_id in status.nodes:
-                self._set(node_id, {name: 0.0})
-
-    def _take_away(self, status: Status, names: list[str]) -> None:
-        self._plugs.remove([place for place in self._plugs.placed() if place[1] in names])
-        for node in status.nodes.values():
-            there = {name: 0.0 for name in names if node.total.get(name)}
-            if there:
-                self._set(node.id, there)
-        for name in names:
-            self._used_at.pop(name, None)
+    def _take_away(self, names: Mapping[str, list[str]]) -> None:
+        """Remove these names from these nodes, plugs and all."""
+        gone = {(node, name) for node, there in names.items() for name in there}
+        self._plugs.remove(gone & self._plugs.asked())
+        self._set_many({node: dict.fromkeys(there, 0.0) for node, there in names.items() if there})
 
     def squeeze(self, node_id: str, name: str) -> None:
         """Work that holds a withdrawn name is about to end: take what it frees before its raylet gives it to the next
@@ -331,70 +451,32 @@ class Passes:
         if self._grants is not None:
             end = time.monotonic() + SQUEEZE_S
             while time.monotonic() < end:
-                if self._grants.set_many({node_id: {name: BOTH}})[node_id] is not Outcome.ANSWERED:
+                kept = _kept(self._plugs.placed().get((node_id, name), KEPT))
+                if self._grants.set_many({node_id: {name: kept}})[node_id] is not Outcome.ANSWERED:
                     return
 
-    def grant_timed(self, status: Status) -> None:
-        """The mark of work with a deadline, on every node."""
-        for node in status.nodes.values():
-            if node.total.get(TIMED, 0.0) < FULL and (node.id, TIMED) not in self._asserted:
-                self._set(node.id, {TIMED: FULL})
-
-    def _set(self, node_id: str, amounts: Mapping[str, float]) -> bool:
-        """False: the node is going, or hangs. The next status does not show it, or the next round tries again."""
-        if self._grants is None:
-            return False
+    def _set_many(self, changes: Mapping[str, Mapping[str, float]]) -> set[str]:
+        """The nodes that have answered. Of the others the next status shows nothing, or the next round tries again."""
+        if self._grants is None or not changes:
+            return set()
         self._check()  # a controller that was replaced meanwhile stops here
-        if self._grants.set_many({node_id: amounts})[node_id] is not Outcome.ANSWERED:
-            return False
+        outcomes = self._grants.set_many(changes)
+        answered = {node for node, outcome in outcomes.items() if outcome is Outcome.ANSWERED}
         now = time.monotonic()
-        for name, amount in amounts.items():
-            self._asserted[node_id, name] = (amount, now)
-        return True
+        for node in answered:
+            for name, amount in changes[node].items():
+                self._asserted[node, name] = (amount, now)
+                found = read_name(name)
+                if amount == FULL and found:
+                    self._granted_at[node, found[0]] = now
+        return answered
 
 
-def _is_shut(total: float, plugged: bool, everywhere: bool) -> bool:
-    """Whether nothing can use a name on a node: it has none of it, or a plug holds all there is."""
-    return (total <= BOTH * 1.25 and plugged) or (total == 0.0 and not everywhere)
+def _held(row: NodeRow, name: str, plugged: Mapping[Place, float]) -> float:
+    """How much of a name work holds on a node."""
+    return row.total.get(name, 0.0) - row.available.get(name, 0.0) - plugged.get((row.id, name), 0.0)
 
 
-class GroupPlugs:
-    """Plugs as placement groups of one bundle: no process, gone with the node, kept when the controller dies."""
-
-    NAME = "stead-plug"
-
-    def __init__(self, groups: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
-        self._groups: dict[tuple[str, str], Any] = {}
-        for name, row in groups().items():
-            if name.startswith(self.NAME):
-                _, node_id, pass_held = name.split("/", 2)
-                self._groups[node_id, pass_held] = handle(row["id"])
-
-    def add(self, places: Iterable[tuple[str, str]]) -> None:
-        missing = list(places)
-        for _ in range(TRIES_MAX):
-            self._groups.update({place: self._made(*place) for place in missing})
-            end = time.monotonic() + 5.0
-            missing = [
-                place for place in missing if not self._groups[place].wait(max(1, round(end - time.monotonic())))
-            ]
-            if not missing:
-                return
-            self.remove(missing)
-
-    def _made(self, node_id: str, name: str) -> Any:
-        return ray.util.placement_group(
-            [{name: BOTH}],
-            name=f"{self.NAME}/{node_id}/{name}",
-            lifetime="detached",
-            bundle_label_selector=[{"ray.io/node-id": node_id}],
-        )
-
-    def remove(self, places: Iterable[tuple[str, str]]) -> None:
-        for place in places:
-            group = self._groups.pop(place, None)
-            if group is not None:
-                ray.util.remove_placement_group(group)
-
-    def placed(self) -> set[tuple[str, str]]:
-        return set(self._groups)
+def _kept(plug: float) -> float:
+    """What a node keeps of a name that is plugged so."""
+    return SHOWN if plug < SHOWN else KEPT

@@ -69,8 +69,8 @@ class Placing:
         self.decided.recover(engine)
         self.slots = Slots(self._book, engine, grants, Anchors(head, self._tables.groups), check)
         self.slots.recover(status)
-        store = ControlStore(self._address)
-        self.groups = Groups(self._book, self._tables, store, lambda rule: self._name_of(rule.key))
+        self.store = ControlStore(self._address)
+        self.groups = Groups(self._book, self._tables, self.store, lambda rule: self._name_of(rule.key))
         self.groups.create_again(engine.placed)
         self._is_open = True
         for command in self._early:
@@ -195,7 +195,7 @@ class Placing:
             return fork
 
     @property
-    def plugged(self) -> set[tuple[str, str]]:
+    def plugged(self) -> dict[tuple[str, str], float]:
         return self._passes.plugged
 
     def mine(self, status: Status, slots: bool = True) -> dict[str, list[Resources]]:

@@ -36,7 +36,7 @@ from stead.ray.compile import IMPLICIT_PREFIX, OWN_OPTIONS, Pass, Route, Wish, b
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
 from stead.ray.native import NODE_ID, NOWHERE
-from stead.ray.page import BOTH, ONE, PREFIX, TIMED, NoPage, Page, read_name
+from stead.ray.page import ACTOR_ENTRY, ENTRY, ONE, PREFIX, TIMED, NoPage, Page, read_name
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
@@ -222,7 +222,8 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
             return actor_id
         admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"), said)
         if admitted is not None:
-            added = {name: BOTH if read_name(name) else resources[name] for name in resources.keys() - before}
+            added = {name: ACTOR_ENTRY if read_name(name) else resources[name] for name in resources.keys() - before}
+            resources.update(dict.fromkeys(filter(read_name, added), ONE))
             if added:
                 given[at_placement].update({**({} if given[at_placement] else resources), **added})
             named.update(zip(_CHOICES, admitted, strict=True))
@@ -324,7 +325,7 @@ def admit(
         elif strategy.node_id in page.tainted and link.refusal(wish, strategy.node_id):
             strategy = "DEFAULT"  # Ray would wait for the node, because a plug keeps it feasible
     if page.grants:
-        resources[page.name(wish.admits.key)] = ONE
+        resources[page.name(wish.admits.key)] = ENTRY
     if asked is not None and asked.per_node:
         resources.update(implicit(asked, link.namespace))
     if asked is not None and asked.deadline_s is not None and page.grants:

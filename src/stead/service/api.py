@@ -21,7 +21,7 @@ from stead.errors import Invalid, Unready
 from stead.labelling import Labels, check_key
 from stead.operate.audit import Author, Unknown, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
-from stead.operate.desk import Desk, Unanswered
+from stead.operate.desk import Desk, Unanswered, carried_json
 from stead.operate.lint import finding_json
 from stead.operate.snapshot import PAGE, PAGE_MAX
 from stead.operate.snapshot import Query as Part
@@ -413,7 +413,7 @@ def _change(desk: Desk, change: NodeChange, request: Request, dry_run: bool) -> 
 
 
 def _carried(carried: Any) -> Answer:
-    return Answer({"node": node_json(carried.node), "audit": entry_json(carried.entry)})
+    return Answer(carried_json(carried))
 
 
 # -- refusals

@@ -225,10 +225,11 @@ class Entries(BaseModel):
 
 
 class Carried(BaseModel):
-    """A change that was carried out."""
+    """A change that was carried out. `unconfirmed` are ids of nodes that do not answer yet."""
 
     node: Node
     audit: Entry
+    unconfirmed: list[str] = []
 
 
 class Tried(BaseModel):

@@ -138,7 +138,7 @@ class SimDesk(LocalDesk):
         if change.until_job:
             raise Invalid("a simulation has no jobs, so a taint cannot end with one; give a time, for example 2h")
 
-    def carry_out(self, change: NodeChange) -> None:
+    def carry_out(self, change: NodeChange) -> Sequence[str]:
         with self._lock:
             self._go_on()
             node = self._controller.engine.nodes.get(change.node)
@@ -156,6 +156,7 @@ class SimDesk(LocalDesk):
                 key = (node.id, taint.key, taint.effect.value)
                 self._ends[key] = TaintEnd(*key, self._began + now, until, "", change.owner)
             self._snapshot = None
+            return ()
 
     def _tell(self, facts: Sequence[Fact]) -> None:
         """Let it happen now; if it cannot be written down, it did not happen."""

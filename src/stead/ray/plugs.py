@@ -1,0 +1,106 @@
+"""Plugs: what keeps a withdrawn name on a node, so that work that carries it stays feasible there and cannot start.
+
+Rule: a plug is a placement group of one bundle that holds what a node keeps of a withdrawn name. So Ray never fails
+work because no node could ever take it, and nothing starts. A plug has no process, goes with its node, and stays when
+the controller dies.
+
+A name that a node never had is *shown* there for groups: first less of it than any work asks for, so that nothing
+starts while Ray hears of it and the plug is placed; then as much as a bundle asks for. That is less than an actor asks
+for, so Ray puts no actor into the queue of such a node: from there it would need only `ONE`.
+
+Ray places one group at a time, over the whole cluster: a group on a node that hangs would hold up all others. So only
+plug nodes that have answered a moment ago.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from stead.ray.page import ACTOR_ENTRY, ENTRY, ONE
+
+KEPT = ACTOR_ENTRY
+"""What a node keeps of a withdrawn name, all of it plugged: as much as any piece of work asks for."""
+
+SHOWN, SHOWN_PLUG = ENTRY, ENTRY - 100 * ONE
+"""What a node has of a name that is shown there, and how much of it is plugged."""
+
+PLACED_S = 1.0
+"""How long a round waits for new plugs. Whole seconds, because Ray cuts off the rest."""
+
+AGAIN_S = 5.0
+"""A plug that is not placed after this long is made again: Ray may have taken it for infeasible."""
+
+Place = tuple[str, str]
+"""A node id, and the name of a resource."""
+
+
+class Plugs(Protocol):
+    def add(self, places: Mapping[Place, float]) -> None:
+        """Plug so much of these, as far as that succeeds soon; `placed` tells which are."""
+
+    def remove(self, places: Iterable[Place]) -> None: ...
+
+    def placed(self) -> dict[Place, float]:
+        """How much is plugged where."""
+
+    def asked(self) -> set[Place]:
+        """Those that are placed, and those that Ray has not placed yet."""
+
+
+class GroupPlugs:
+    NAME = "stead-plug"
+
+    def __init__(self, groups: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        self._placed: dict[Place, tuple[Any, float]] = {}
+        self._coming: dict[Place, tuple[Any, float, float]] = {}
+        for name, row in groups().items():
+            if name.startswith(f"{self.NAME}/"):
+                _, node_id, held = name.split("/", 2)
+                group = PlacementGroup(ray.PlacementGroupID.from_hex(row["id"]))
+                amount = sum(bundle.get(held, 0.0) for bundle in row["bundles"].values())
+                if row["state"] == "CREATED":
+                    self._placed[node_id, held] = (group, amount)
+                else:
+                    self._coming[node_id, held] = (group, amount, time.monotonic())
+
+    def add(self, places: Mapping[Place, float]) -> None:
+        now, missing = time.monotonic(), {place: places[place] for place in places if place not in self._placed}
+        self._remove(place for place in missing if place in self._coming and now - self._coming[place][2] > AGAIN_S)
+        for place, amount in missing.items():
+            if place not in self._coming and (group := self._made(*place, amount)) is not None:
+                self._coming[place] = (group, amount, now)
+        for place in [place for place in missing if place in self._coming]:
+            left = 1 if time.monotonic() - now < PLACED_S else 0
+            if self._coming[place][0].wait(left):
+                self._placed[place] = self._coming.pop(place)[:2]
+
+    def _made(self, node_id: str, name: str, amount: float) -> Any | None:
+        try:
+            return ray.util.placement_group(
+                [{name: amount}],
+                name=f"{self.NAME}/{node_id}/{name}",
+                lifetime="detached",
+                bundle_label_selector=[{"ray.io/node-id": node_id}],
+            )
+        except ValueError:  # one of this name was removed a moment ago and is still there: the next round tries again
+            return None
+
+    def remove(self, places: Iterable[Place]) -> None:
+        self._remove(places)
+
+    def _remove(self, places: Iterable[Place]) -> None:
+        for place in list(places):
+            found = self._placed.pop(place, None) or self._coming.pop(place, None)
+            if found is not None:
+                ray.util.remove_placement_group(found[0])
+
+    def placed(self) -> dict[Place, float]:
+        return {place: amount for place, (_, amount) in self._placed.items()}
+
+    def asked(self) -> set[Place]:
+        return {*self._placed, *self._coming}
