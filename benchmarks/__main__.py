@@ -19,7 +19,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import Row, clusters, flow, on_ray, openb, service, slots, together
+from benchmarks import Row, clusters, flow, many_nodes, on_ray, openb, service, slots, together
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
@@ -229,7 +229,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
     steps.append(("changes on Ray", on_ray.changes))
     steps.append(("slots", slots.slots))
     steps.append(("together and apart on Ray", together.together))
-    steps.append(("a controller of many nodes", lambda: [on_ray.memory()]))
+    steps.append(("a controller of many nodes", many_nodes.many_nodes))
     steps.append(("the service under load", service.load))
     steps.append(("the service of a large cluster", service.large))
     steps.append(("flow", flow.flow))

@@ -12,7 +12,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,6 @@ ROUNDS = 15
 TASKS = 300
 CHANGES = 20
 KILLS = 3
-NODES = 1000
 NODE = {"num_cpus": 2, "resources": {"bench": 1000}}
 KEEP_WORKERS = {"idle_worker_killing_time_threshold_ms": 3_600_000, "num_workers_soft_limit": 16}
 """Three jobs take turns; none of them shall pay for starting its workers again in every round."""
@@ -179,85 +177,3 @@ def recovery() -> Row:
     return Row(
         f"controller killed to answering, worst of {KILLS}", max(times), "s", None, None, "< 5 s", max(times) < 5
     )
-
-
-def memory() -> Row:
-    """What a controller of many nodes needs, in a process of its own: real engine, journal, book and passes; Ray's
-    tables and its call for amounts are simulated, because this machine cannot run so many raylets."""
-    code = "from benchmarks.on_ray import many_nodes; many_nodes()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    before, after, rounds_ms = map(float, done.stdout.split()[-3:])
-    name = f"controller with {NODES:,} simulated nodes and 16 passes (a round takes {rounds_ms:.0f} ms)"
-    return Row(name, after, "MB", before, None, "", None)
-
-
-def _resident_kilobytes() -> float:
-    """Of this process now; the peak that the kernel tells begins with the parent's."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    return float(line.split()[1])
-
-
-def many_nodes() -> None:
-    from stead.controller import Controller
-    from stead.engine import Engine
-    from stead.journal import Journal
-    from stead.ray.answers import nodes_allowed
-    from stead.ray.cluster import RayCluster
-    from stead.ray.compile import route
-    from stead.ray.grants import Outcome
-    from stead.ray.passes import Passes
-    from stead.ray.tables import NodeRow, Status
-
-    def megabytes() -> float:
-        return _resident_kilobytes() / 1024
-
-    before = megabytes()
-    totals: dict[str, dict[str, float]] = {f"{n:056x}": {"CPU": 16.0, "memory": 64e9} for n in range(NODES)}
-
-    class Idle:
-        """Nothing is asked for singly here, so there is nothing to carry out."""
-
-        def bind(self, placed: Any) -> None: ...
-        def evict(self, evicted: Any) -> None: ...
-        def refuse(self, refused: Any) -> None: ...
-        def explain(self, waiting: Any) -> None: ...
-
-    class Simulated:
-        def set_many(self, changes: Any) -> Any:
-            for node_id, amounts in changes.items():
-                totals[node_id].update(amounts)
-            return dict.fromkeys(changes, Outcome.ANSWERED)
-
-        def add(self, places: Any) -> None: ...
-        def remove(self, places: Any) -> None: ...
-        def placed(self) -> Any:
-            return set()
-
-    def status() -> Status:
-        rows = {
-            id: NodeRow(id, "10.0.0.1", {"zone": f"z{index % 3}", "team": f"t{index % 20}"}, total, total, False)
-            for index, (id, total) in enumerate(totals.items())
-        }
-        return Status(rows, ())
-
-    with tempfile.TemporaryDirectory() as folder:
-        engine = Engine()
-        journal = Journal.open(Path(folder) / "journal.sqlite", engine.settings)
-        cluster = RayCluster(Idle())
-        controller = Controller(cluster, engine, journal)
-        cluster.look(status(), {}, engine.nodes)
-        controller.step()
-        passes = Passes(Simulated(), Simulated(), status, journal.check)
-        for number in range(16):
-            passes.issue(route({"label_selector": {"team": f"t{number}"}}).wish.admits)
-        begun = time.perf_counter()
-        for _ in range(5):
-            seen = status()
-            cluster.look(seen, {}, engine.nodes)
-            controller.step()
-            allowed = {key: nodes_allowed(engine, issued.rule) for key, issued in passes.issued.items()}
-            passes.note_use(seen, lambda key: None)
-            passes.settle(seen, allowed, lambda away: None)
-        spent = (time.perf_counter() - begun) / 5 * 1e3
-    sys.stdout.write(f"{before} {megabytes()} {spent}\n")
