@@ -413,6 +413,8 @@ class Slots:
             pool.is_leaving = not (is_used or pool.waiting or self._saturated or now - pool.busy_at < RETIRED_S)
             if pool.is_leaving and self._anchors.remove(name, status):
                 del self.pools[name]
+                if not any(other.shape.key == pool.shape.key for other in self.pools.values()):
+                    self._current.pop(pool.shape.key, None)
 
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what work in slots uses there, as far as Ray's tables show it."""
