@@ -231,6 +231,8 @@ class Connection:
         """Tell the controller of rules it may not know; with `wait`, until the page speaks of them."""
         now = time.monotonic()
         if now - self._introduced.get(wish.key, -10.0) > 1.0 or wait:
+            if len(self._introduced) > 1000:
+                self._introduced.clear()
             self._introduced[wish.key] = now
             if wait:
                 self.ask("introduce", [wish])

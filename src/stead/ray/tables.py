@@ -70,6 +70,10 @@ class ActorRow:
     since: float | None = None  # when it became alive
 
 
+LIVE_STATES = (b"DEPENDENCIES_UNREADY", b"PENDING_CREATION", b"RESTARTING", b"ALIVE", b"RESTARTING")
+"""In the order in which actors go through them, so that one that changes between two calls is in one of the answers."""
+
+
 class Tables:
     def __init__(self, address: str) -> None:
         self.gcs: Any = ray._raylet.GcsClient(address=address)
@@ -113,9 +117,10 @@ class Tables:
         return None if raw is None else _actor(raw)
 
     def actors(self) -> list[ActorRow]:
-        """All actors that are not dead."""
-        rows = [_actor(raw) for raw in _accessor().get_actor_table(None, None)]
-        return [row for row in rows if row.state != "DEAD"]
+        """All actors that are not dead. Ray keeps up to 100,000 dead ones, so they are not asked for."""
+        accessor = _accessor()
+        rows = [_actor(raw) for state in LIVE_STATES for raw in accessor.get_actor_table(None, state)]
+        return list({row.id: row for row in rows if row.state != "DEAD"}.values())
 
     def names_of_waiting_actors(self) -> set[str]:
         """Resources that actors wait for; with a soft node affinity they do not show in Ray's demands."""
