@@ -1,4 +1,6 @@
-"""Whether the controller can answer: until it has opened its files and gone around once, calls get one sentence.
+"""Whether the controller can answer; if it cannot, calls get one sentence.
+
+That is so until it has opened its files and gone around once, and while Ray's control store is away.
 
 Rule: the actor's constructor never raises, because Ray then takes the actor for dead for good. Whatever keeps the
 controller from starting (a full disk, a damaged file, a first round that fails) is told to whoever calls, and the
@@ -12,6 +14,9 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import isfunction
 from typing import Any, TypeVar
+
+import grpc  # type: ignore[import-untyped]
+import ray
 
 from stead.errors import Unready, Unwritable
 
@@ -74,6 +79,10 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def checked(self: Any, *given: Any, **named: Any) -> Any:
         self.readiness.check()
-        return method(self, *given, **named)
+        try:
+            return method(self, *given, **named)
+        except (grpc.RpcError, ray.exceptions.RpcError) as error:  # the first cannot even be sent to the caller
+            code = error.code().name if isinstance(error, grpc.Call) else error
+            raise Unready(f"Ray's control store does not answer now ({code}); try again") from None
 
     return checked
