@@ -124,7 +124,11 @@ SAYS = [
         "node cpu-1: labelled disk=hdd; no longer labelled zone",
     ),
     (["drain", "cpu-1"], "node cpu-1: takes no new work"),
-    (["drain", "cpu-one", "--evict"], "node cpu-1: takes no new work, and what runs there is ended"),
+    (["drain", "cpu-one", "--evict"], "node cpu-1: takes no new work, and what runs there is evicted"),
+    (
+        ["drain", "cpu-1", "--evict", "--rate", "10/s"],
+        "node cpu-1: takes no new work, and what runs there is evicted",
+    ),
     (["uncordon", "spot-1"], "node spot-1: takes work again"),
 ]
 

@@ -274,7 +274,7 @@ def test_a_drained_node_is_shown_as_such_until_it_is_uncordoned(run: Run, ids: l
     assert run("nodes", "--selector", "node_name = worker-1")[1].splitlines()[1].endswith("draining")
     assert run("uncordon", ids[1][:8])[:2] == (0, f"node {ids[1][:12]}: takes work again\n")
     assert not view(ids[1]).draining
-    said = f"node {ids[1][:12]}: takes no new work, and what runs there is ended\n"
+    said = f"node {ids[1][:12]}: takes no new work, and what runs there is evicted\n"
     assert run("drain", ids[1], "--evict")[:2] == (0, said)
 
 

@@ -6,6 +6,7 @@ holds there. With --dry-run the same is tried, and what it would do to work is s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +41,7 @@ from stead.commands.words import (
     duration,
     effect_option,
     label_changes,
+    rate,
     taint_changes,
     taints_set,
     target_of,
@@ -257,25 +259,64 @@ def _check_labels(view: NodeView, changes: LabelChanges, may_change: bool) -> No
 
 @click.command(cls=Kubectl, short_help="Let a node take no new work.")
 @click.argument("node", shell_complete=node_ids)
-@click.option("--evict", is_flag=True, help="End what runs there too; it may start again elsewhere.")
+@click.option("--evict", is_flag=True, help="Move what runs there to other nodes; it is pending until one has room.")
+@click.option("--rate", metavar="RATE", callback=rate, help="Evict no more work than this: 10/s, 30/m.")
+@click.option("--wait", is_flag=True, help="Return when the node is empty.")
+@click.option("--timeout", metavar="TIME", callback=duration, help="Stop waiting after this time: 90s, 10m, 2h.")
 @click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several.")
 @_dry_run
 @addressed
-def drain(node: str, evict: bool, everyone: bool, dry_run: bool, form: str, address: str | None) -> int:
+def drain(
+    node: str,
+    evict: bool,
+    rate: float,
+    wait: bool,
+    timeout: float | None,
+    everyone: bool,
+    dry_run: bool,
+    form: str,
+    address: str | None,
+) -> int:
     """Let NODE (an id, the beginning of one, an address or a name) take no new work, until `stead uncordon`.
 
     \b
     Examples:
       stead drain 1a2b3c4d5e6f
       stead drain 1a2b3c4d5e6f --evict --dry-run
+      stead drain 1a2b3c4d5e6f --evict --rate 10/s --wait --timeout 10m
     """
     from stead.operate.changes import NodeChange
 
+    if rate and not evict:
+        raise click.UsageError("--rate limits evictions; give --evict too")
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout limits the wait; give --wait too")
     with reached("drain", address) as desk:
         views = Target(node, everyone=everyone).on(desk)
-        made = [NodeChange(view.id, draining=True, evict=evict) for view in views]
-        told = Told("takes no new work" + (", and what runs there is ended" if evict else ""))
-        return _carry_out(desk, made, views, node, lambda _: told, dry_run, form)
+        made = [NodeChange(view.id, draining=True, evict=evict, rate=rate) for view in views]
+        told = Told("takes no new work" + (", and what runs there is evicted" if evict else ""))
+        waited = Waiting(timeout) if wait and not dry_run else None
+        return _carry_out(desk, made, views, node, lambda _: told, dry_run, form, waited)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Waits until drained nodes are empty, all of them within one time."""
+
+    timeout_s: float | None
+
+    def for_all(self, desk: Desk, views: Sequence[NodeView], form: str) -> dict[str, int]:
+        """By node, how many pieces of work are left on it."""
+        from stead.operate.draining import left_on
+
+        end = None if self.timeout_s is None else time.monotonic() + self.timeout_s
+        left = {}
+        for view in views:
+            left[view.id] = left_on(desk, view.id, None if end is None else max(0.0, end - time.monotonic()))
+            if not for_scripts(form):
+                said = f"{left[view.id]} pieces of work are left" if left[view.id] else "empty"
+                click.echo(f"node {view.id[:SHORT]}: {said}")
+        return left
 
 
 @click.command(cls=Kubectl, short_help="Let a drained node take work again.")
@@ -350,8 +391,9 @@ def _carry_out(
     told: Callable[[NodeView], Told],
     dry_run: bool,
     form: str,
+    waiting: Waiting | None = None,
 ) -> int:
-    """Make the changes, or try them."""
+    """Make the changes, or try them. Returns 1 if it was waited for empty nodes, and some are not."""
     from stead.commands.trying import blast_text
     from stead.operate.desk import carried_json
     from stead.operate.what_if import difference_json
@@ -370,8 +412,12 @@ def _carry_out(
             lines += unconfirmed_text(carried)
         if not for_scripts(form):
             click.echo(printable("\n".join(lines), keep="\n"))
+    left = waiting.for_all(desk, views, form) if waiting is not None else {}
+    results = [
+        {**result, "left": left[view.id]} if left else result for view, result in zip(views, results, strict=True)
+    ]
     structured(form, results)
-    return 0
+    return 1 if any(left.values()) else 0
 
 
 def _sentence(*parts: str) -> str:

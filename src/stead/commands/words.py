@@ -185,6 +185,18 @@ def duration(context: click.Context, option: click.Parameter, value: str | None)
     raise click.BadParameter(f"{value!r} is no length of time; good ones are '90s', '5m' and '2h'", context, option)
 
 
+def rate(context: click.Context, option: click.Parameter, value: str | None) -> float:
+    """How often in a second: ``10``, ``10/s``, ``30/m``."""
+    if value is None:
+        return 0.0
+    number, _, unit = value.partition("/")
+    with suppress(ValueError, ZeroDivisionError):
+        found = float(number) / {"": 1, "s": 1, "m": 60, "h": 3600}.get(unit, 0)
+        if 0 < found < float("inf"):
+            return found
+    raise click.BadParameter(f"{value!r} is not a rate; good ones are '10/s' and '30/m'", context, option)
+
+
 def moment_of_scenario(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
     """A moment of a simulation: ``90``, ``90s``, ``5m``."""
     try:

@@ -19,6 +19,7 @@ from stead.operate.views import TaintEnd
 from stead.specs import SECONDS_MAX
 from stead.taints import Effect, Taint
 
+RATE_MAX = 1e6
 DRAINED = "node.stead.io/drained"
 """The taint under which what runs on a node is ended, when it is drained with `evict`."""
 
@@ -63,6 +64,7 @@ class NodeChange:
     owner: str = ""
     overwrite: bool = True  # whether a taint or label of another value may be replaced
     missing_ok: bool = False  # whether what is to be removed may be gone already
+    rate: float = 0.0  # how many pieces of work are evicted in a second at most; 0 is no limit
 
     @property
     def action(self) -> str:
@@ -84,6 +86,8 @@ class NodeChange:
             raise Invalid(f"a taint can end after some time, for example 2h, but not after {self.for_s:g} seconds")
         if self.evict and not self.draining:
             raise Invalid("evict is for a node that is drained; drain it too")
+        if self.rate and (not self.evict or not 0 < self.rate <= RATE_MAX):
+            raise Invalid(f"a rate of {self.rate:g} is for evictions, for example 10 a second; drain with evict too")
         if len({(taint.key, taint.effect) for taint in self.taints}) < len(self.taints):
             raise Invalid("a taint is there twice with one effect; give it once, for example gpu_node=true:NoSchedule")
         for removal in self.untaints if not self.missing_ok else ():
@@ -138,6 +142,7 @@ def change_json(change: NodeChange) -> dict[str, Any]:
         "unlabels": list(change.unlabels),
         "draining": change.draining,
         "evict": change.evict,
+        "rate": change.rate,
         "for": change.for_s,
         "owner": change.owner,
         "until_job": change.until_job,
@@ -217,6 +222,6 @@ def told(change: NodeChange, node: Node) -> Iterable[tuple[str, str]]:
     if said:
         yield "labelled", ", ".join(said)
     if change.draining:
-        yield "drained", "takes no new work" + (", and what runs there is ended" if change.evict else "")
+        yield "drained", "takes no new work" + (", and what runs there is evicted" if change.evict else "")
     elif change.draining is not None:
         yield "uncordoned", "takes work again"

@@ -29,7 +29,7 @@ from stead.node import Node
 from stead.operate.views import Event, NodeView, TaintEnd
 from stead.ray.book import Book
 from stead.ray.cluster import OF_A_GROUP, real_amounts, static_labels
-from stead.ray.compile import Pass, Wish
+from stead.ray.compile import Pass, Wish, is_own_name
 from stead.ray.decided import NOWHERE, named_by
 from stead.ray.gcs import TaskRow
 from stead.ray.grants import Grants
@@ -57,6 +57,7 @@ class Answers:
     _passes: Passes
     _grants: Grants | None
     _placing: Placing
+    _allowed: dict[str, set[str]]
 
     def hello(self) -> dict[str, Any]:
         """Who answers here: whether this program and the controller understand each other is the program's to say."""
@@ -281,6 +282,16 @@ class Answers:
             self._submit()  # a whole round: the pass, or the node, is new
         since = self._passes.usable_since(node, wish.admits.key)
         return "", SYNC_S if since is None else max(0.0, since + SYNC_S - time.monotonic())
+
+    def has_room(self, name: str, amounts: Mapping[str, float], node: str) -> bool:
+        """Whether a node other than this one takes work under the pass of this name, and has these amounts free."""
+        allowed = self._allowed.get((read_name(name) or ("", 0))[0], set()) - {node}
+        wanted = {each: amount for each, amount in amounts.items() if not is_own_name(each)}
+        return any(
+            all(row.available.get(each, 0.0) >= amount for each, amount in wanted.items())
+            for id, row in self._status.nodes.items()
+            if id in allowed
+        )
 
     @abstractmethod
     def _submit(self, *facts: Fact) -> Sequence[str]:

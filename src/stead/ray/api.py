@@ -24,6 +24,7 @@ from stead.errors import Invalid, Unsupported
 from stead.labelling import Labels, Selector
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange, Removal
+from stead.operate.draining import left_on
 from stead.operate.views import Event, NodeView
 from stead.ray import grants
 from stead.ray.answers import GROUP_ID, TASK_ID
@@ -170,9 +171,28 @@ def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[s
     return _change(NodeChange(_said(node), labels=Labels(wanted), unlabels=tuple(gone)))
 
 
-def drain(node: str, evict: bool = False) -> Changed:
-    """Let a node take no new work; with `evict`, end what runs there too (it may start again elsewhere)."""
-    return _change(NodeChange(_said(node), draining=True, evict=evict))
+def drain(
+    node: str,
+    evict: bool = False,
+    *,
+    wait: bool = False,
+    timeout_s: float | None = None,
+    rate: float | None = None,
+) -> Changed:
+    """Let a node take no new work; with `evict`, what runs there moves to other nodes, pending until one has room.
+
+    An eviction costs no retry of a task and no restart of an actor. `rate` is how many pieces of work are evicted per
+    second at most. With `wait`, this returns when the node is empty, and raises `TimeoutError` after `timeout_s`.
+    """
+    for name, value in (("timeout_s", timeout_s), ("rate", rate)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
+            raise Invalid(f"{name} {value!r} must be a positive number, for example 10")
+    if timeout_s is not None and not wait:
+        raise Invalid("timeout_s is for wait=True, for example drain(node, evict=True, wait=True, timeout_s=600)")
+    changed = _change(NodeChange(_said(node), draining=True, evict=evict, rate=float(rate or 0.0)))
+    if wait and (left := left_on(remote_desk(), changed, timeout_s)):
+        raise TimeoutError(f"{left} pieces of work are still on node {changed} after {timeout_s:g} s; it stays drained")
+    return changed
 
 
 def uncordon(node: str) -> Changed:

@@ -85,6 +85,8 @@ class Connection:
         self._page_call: Any = None
         self.running: Any = None  # in a worker: the id of its task
         self.waits_elsewhere = False  # in a worker: its task runs on another node, and this one waits for the result
+        self.evictable: Any = None  # in a worker: its task, if that may be interrupted
+        self.arguments: Any = None  # in a worker: what its task was given
         self._controller: Any = None
         self._lock, self._page_lock = threading.Lock(), threading.Lock()
         self._introduced: dict[str, float] = {}
@@ -331,8 +333,12 @@ class Connection:
     def report_leaving(self, name: str) -> None:
         wait([self.controller.leaving.remote(self.node_id, name)], timeout=0.2)
 
-    def report_evicted(self, name: str) -> None:
-        wait([self.controller.evicted.remote(self.work_id().hex(), self.node_id, name)], timeout=1.0)
+    def may_leave(self, name: str) -> bool:
+        """Ask the controller whether this worker's work is to be evicted now; False also if it does not answer."""
+        is_actor = not self.core.get_actor_id().is_nil()
+        asked = self.controller.evicts.remote(self.work_id().hex(), self.node_id, name, is_actor)
+        ready, _ = ray.wait([asked], timeout=10.0)
+        return bool(ready and ray.get(ready[0]))
 
 
 class Deadlines:

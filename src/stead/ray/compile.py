@@ -58,6 +58,11 @@ RESOURCE_PREFIX = "stead."
 
 IMPLICIT_PREFIX = "node:__internal_implicit_resource_"
 """How the names begin of which Ray has 1.0 on every node."""
+FIXED = f"{IMPLICIT_PREFIX}stead.fixed"
+"""Held by a task whose pass does not say all of where it may go: Ray was told labels or a node. Every node has it."""
+
+ONCE = f"{IMPLICIT_PREFIX}stead.once"
+"""Held by a task without retries: once it has begun, it must not run again."""
 
 NATIVE_PREFIX = "ray.io/"
 NOT_NATIVE = NODE_ID_KEYS | {"ray.io/accelerator-type"}

@@ -316,7 +316,7 @@ class ControllerActor(Answers):
         return {node: [*away.get(node, []), *slots.get(node, [])] for node in [*away, *(slots.keys() - away.keys())]}
 
     def _due(self) -> dict[str, dict[str, tuple[float, float]]]:
-        due = self._evictions.due(self._engine, self._passes.issued.values())
+        due = self._evictions.due(self._engine, self._passes.issued.values(), self._status, self._allowed)
         for node, name in self._placing.evicted_names():
             due.setdefault(node, {})[name] = (0.0, 0.0)
         return due
@@ -410,6 +410,8 @@ class ControllerActor(Answers):
             self._book.keep_taint(
                 TaintEnd(node.id, taint.key, taint.effect, now, until, change.until_job, change.owner)
             )
+        if change.draining is not None:
+            self._evictions.keep_rate(node.id, change.rate if change.draining else 0.0)
         facts = change.facts(node)
         unconfirmed = self._submit(*facts)
         for fact in facts:
@@ -568,13 +570,17 @@ class ControllerActor(Answers):
         found = self._book.timed_of(id)
         return found.refused if found else None
 
-    def evicted(self, id: str, node: str, name: str) -> None:
-        """A worker says that it is about to end itself, because a no-execute taint says so."""
+    def evicts(self, id: str, node: str, name: str, is_actor: bool) -> bool:
+        """A worker asks whether it is to evict its work now, as a no-execute taint says; then that is an event."""
+        if not self._evictions.admits_one(node):
+            return False
+        if is_actor:
+            self._placing.store.spare_restarts(node)
         with self._lock:
             known = self._engine.nodes.get(node)
             taints = [str(taint) for taint in known.taints if taint.effect is Effect.NO_EXECUTE] if known else []
         self._book.add_event(time.time(), "evicted", id, f"ended on node {node}: tainted {', '.join(taints)}")
-        self.leaving(node, name)
+        return True
 
     def leaving(self, node: str, name: str) -> None:
         """A worker says that it leaves a node that its name was withdrawn from."""

@@ -1,12 +1,13 @@
 """No-execute taints on Ray: when what runs under which name has to go, and the end of groups.
 
-Rule: how long work may stay is the taints' word (`stay_under`). Tasks and actors end themselves, in their workers, by
-what the page says; a placement group has no process, so the controller takes it from its nodes, and with it what runs
-inside; then it is decided again.
+Rule: how long work may stay is the taints' word (`stay_under`). Tasks and actors leave by themselves, in their workers,
+by what the page says and when the controller lets them; it costs neither a retry nor a restart. A placement group has
+no process, so the controller takes it from its nodes, and with it what runs inside; then it is decided again.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,8 +16,8 @@ from stead.node import Node
 from stead.operate.views import TaintEnd
 from stead.ray.book import Book
 from stead.ray.groups import OWN_NAMES
-from stead.ray.passes import Issued
-from stead.ray.tables import Tables
+from stead.ray.passes import FULL, Issued
+from stead.ray.tables import Status, Tables
 from stead.taints import Effect, stay_under
 
 Due = Mapping[str, Mapping[str, tuple[float, float]]]
@@ -31,8 +32,28 @@ class Evictions:
         self, book: Book, tables: Tables, placed_at: Callable[[str], float], again: Callable[[str], None]
     ) -> None:
         self._book, self._tables, self._placed_at, self._again = book, tables, placed_at, again
+        self._lock = threading.Lock()
+        self._next: dict[str, float] = {}
 
-    def due(self, engine: Engine, issued: Iterable[Issued]) -> dict[str, dict[str, tuple[float, float]]]:
+    def keep_rate(self, node: str, per_second: float) -> None:
+        """Evict no more than so many pieces of work a second from this node; 0 is without a limit."""
+        self._book.mark(f"evictions/{node}", f"{per_second:g}" if per_second else "")
+
+    def admits_one(self, node: str) -> bool:
+        """Whether the rate of the node allows another eviction now; if so, it is counted."""
+        said = self._book.marked(f"evictions/{node}")
+        with self._lock:
+            now = time.monotonic()
+            if said and self._next.get(node, 0.0) > now:
+                return False
+            self._next[node] = now + 1.0 / float(said) if said else now
+            return True
+
+    def due(
+        self, engine: Engine, issued: Iterable[Issued], status: Status, allowed: Mapping[str, set[str]]
+    ) -> dict[str, dict[str, tuple[float, float]]]:
+        """What has to go. Where a pass is not allowed any more, only once Ray's tables show that it is withdrawn: what
+        ended before that would come back."""
         since = {(end.node, end.key, end.effect): end.since for end in self._book.taint_ends()}
         passes = list(issued)
         found: dict[str, dict[str, tuple[float, float]]] = {}
@@ -48,7 +69,11 @@ class Evictions:
                     stay = stay_under(taint, each.rule.tolerations)
                     if stay is not None:
                         names = found.setdefault(id, {})
+                        total = status.nodes[id].total if id in status.nodes else {}
+                        is_allowed = id in allowed.get(each.rule.key, ())
                         for name in each.names:
+                            if not is_allowed and total.get(name, 0.0) >= FULL:
+                                continue
                             names[name] = min(names.get(name, (at, stay)), (at, stay), key=sum)
         return found
 

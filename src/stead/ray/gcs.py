@@ -1,9 +1,10 @@
 """What stead asks of Ray's control store beyond Ray's public calls.
 
-Rule: the only file that speaks to the control store in its own messages. Five things are said this way, because Ray
+Rule: the only file that speaks to the control store in its own messages. Six things are said this way, because Ray
 has no other: a group whose id was given out before it could be placed; a node that joins and leaves at once, which is
-the one event at which Ray looks again at groups that no node could hold; the changes of actors as they happen; which
-tasks run and wait, because Ray's own listing of them needs its dashboard; and a value in Ray's key-value store.
+the one event at which Ray looks again at groups that no node could hold; that the restarts of evicted actors do not
+count; the changes of actors as they happen; which tasks run and wait, because Ray's own listing of them needs its
+dashboard; and a value in Ray's key-value store.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from typing import Any
 import ray
 from ray._private.gcs_pubsub import GcsAioActorSubscriber
 from ray._private.gcs_utils import create_gcs_channel
-from ray.core.generated import common_pb2, gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
+from ray.core.generated import (
+    autoscaler_pb2,
+    autoscaler_pb2_grpc,
+    common_pb2,
+    gcs_pb2,
+    gcs_service_pb2,
+    gcs_service_pb2_grpc,
+)
 
 ANSWER_S = 10.0
 NEWS_MAX = 1000
@@ -70,6 +78,7 @@ class ControlStore:
         self._groups = gcs_service_pb2_grpc.PlacementGroupInfoGcsServiceStub(channel)
         self._nodes = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         self._tasks = gcs_service_pb2_grpc.TaskInfoGcsServiceStub(channel)
+        self._autoscaler = autoscaler_pb2_grpc.AutoscalerStateServiceStub(channel)
 
     def create_group(self, spec: GroupSpec) -> None:
         """Create it, unless it is there already: then nothing happens, so it may be said again."""
@@ -130,6 +139,19 @@ class ControlStore:
         gone.node_death_info.reason_message = GHOST
         self._nodes.RegisterNode(gcs_service_pb2.RegisterNodeRequest(node_info=node), timeout=ANSWER_S)
         self._nodes.UnregisterNode(gone, timeout=ANSWER_S)
+
+    def spare_restarts(self, node_id: str) -> None:
+        """Let the actors that are on this node now restart once without counting it against their limit.
+
+        Ray does so for the actors of a node that is about to be preempted, and it marks them before the node has said
+        whether it agrees. This asks to end the node for being idle, which a node with work on it refuses.
+        """
+        request = autoscaler_pb2.DrainNodeRequest(
+            node_id=bytes.fromhex(node_id),
+            reason=autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_IDLE_TERMINATION,
+            reason_message="stead evicts actors of this node, which are not to lose a restart by it",
+        )
+        self._autoscaler.DrainNode(request, timeout=ANSWER_S)
 
     def names_of_waiting_tasks(self) -> set[str] | None:
         """Resources that waiting tasks ask for, also those that Ray's demands do not list; None if Ray does not know

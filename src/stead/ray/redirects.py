@@ -2,19 +2,22 @@
 
 Rule: nothing of the user's runs on a node that the task's pass was withdrawn from. The task ends as if it had run here:
 the same result, items and exception, one retry for one crash, cancelled when it is cancelled. While it waits, Ray lends
-its CPU to others, and it keeps its unit of the withdrawn name, so that no other queued task follows it.
+its CPU to others, and it keeps its unit of the withdrawn name, so that no other queued task follows it. A task that is
+evicted while it runs is interrupted as `ray.cancel` does it, and goes the same way: Ray counts every end of a worker as
+a retry, so the worker does not end.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn
 
 import ray
@@ -23,15 +26,20 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stead.ray.attach import Connection, connection
+from stead.ray.compile import FIXED, ONCE
 from stead.ray.native import NODE_ID
 from stead.ray.page import TIMED, Page, read_name, read_slot, slot_name
-from stead.ray.submission import FIXED, complete
+from stead.ray.submission import complete
 
-CLAIMS = b"stead-claims"
+CLAIMS, TASK, CALL = b"stead-claims", b"task", b"call"
 LOOK_S = 0.2
 AGAIN_S = 1.0
 NATIVE = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 """Amounts that Ray takes under a name of their own."""
+
+INTERRUPTED, END = object(), object()
+INTERRUPT = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+"""Ray blocks SIGINT in its workers, and nobody else uses this one."""
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +69,14 @@ class Call:
 
 
 class Redirect:
-    """One task on its way to another node: called in place of its function."""
+    """One task on its way to another node: called in place of its function. `names` are the withdrawn ones that it
+    holds; `skip` is how many items of a generator were already given."""
 
-    def __init__(self, link: Connection, executed: Any, held: Mapping[str, Any], names: frozenset[str]) -> None:
+    def __init__(
+        self, link: Connection, executed: Any, held: Mapping[str, Any], names: frozenset[str], skip: int = 0
+    ) -> None:
         self._link, self._executed, self._names = link, executed, names
+        self._skip = skip
         self._amounts = {name: sum(part for _, part in parts) for name, parts in held.items()}
         task_id = link.core.get_current_task_id()
         self._task_id, self._task_name = task_id.hex(), link.core.get_current_task_name()
@@ -74,9 +86,10 @@ class Redirect:
 
     @property
     def function(self) -> Callable[..., Any]:
-        return self._stream if inspect.isgeneratorfunction(self._executed.plain) else self._run
+        return self.stream if self._executed.is_generator else self.run
 
-    def _run(self, *args: Any, **named: Any) -> Any:
+    def run(self, *args: Any, **named: Any) -> Any:
+        self._link.arguments.take()
         while not self._is_back:
             ref = self._submitted(_call, args, named)
             with self._waiting(ref):
@@ -86,25 +99,25 @@ class Redirect:
                     return found
         return self._here()(*args, **named)
 
-    def _stream(self, *args: Any, **named: Any) -> Iterator[Any]:
+    def stream(self, *args: Any, **named: Any) -> Iterator[Any]:
+        self._link.arguments.take()
         while not self._is_back:
             refs = self._submitted(_stream, args, named)
             with self._waiting(refs):
-                for ref in refs:
+                for number, ref in enumerate(refs):
                     found = ray.get(ref)
                     self._is_back |= isinstance(found, Declined)
-                    if not self._is_back:
+                    if not self._is_back and number >= self._skip:
                         yield found
                 if not self._is_back:
                     return
-        yield from self._here()(*args, **named)
+        yield from islice(self._here()(*args, **named), self._skip, None)
 
     def _here(self) -> Callable[..., Any]:
         """The function itself: this node takes the task again."""
         if self._call.timed:
             self._link.report_started(self._task_id)
-        plain: Callable[..., Any] = self._executed.plain
-        return plain
+        return called_here(self._link, self._executed, ONCE in self._amounts)
 
     # -- the same call again
 
@@ -113,8 +126,7 @@ class Redirect:
         page = self._link.page()
         choices = self._choices()
         renamed = {
-            name_today(page, name) if name in self._names and choices is not None else name: amount
-            for name, amount in self._amounts.items()
+            name if choices is None else name_today(page, name): amount for name, amount in self._amounts.items()
         }
         if choices is None:  # it may run here only, and waits in Ray's queue of this node
             choices = {"scheduling_strategy": NodeAffinitySchedulingStrategy(self._link.node_id, soft=False)}
@@ -179,12 +191,95 @@ class Redirect:
     def _look_out(self, what: Any, ended: threading.Event) -> None:
         """Come back as soon as the names are granted here again, unless the call has begun elsewhere: what it waits for
         may be what this task holds."""
-        while not ended.wait(LOOK_S):
+        while self._names and not ended.wait(LOOK_S):
             if not withdrawn(self._link.page(), self._link.node_id, dict.fromkeys(self._names)):
-                self._is_back = _takes(self._call.claim)
+                self._is_back = _takes(self._call.claim, TASK)
                 if self._is_back:
                     ray.cancel(what)
                 return
+
+
+class Evictable:
+    """The function of a task that may run again, called so that an eviction can interrupt it."""
+
+    current: Evictable | None = None
+
+    def __init__(self, link: Connection, executed: Any) -> None:
+        self._link, self._executed = link, executed
+        self._lock = threading.Lock()
+        self._is_running = self._is_evicted = False
+        self.is_over = False
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return self._stream if self._executed.is_generator else self._run
+
+    def interrupt(self) -> None:
+        """From another thread: make the function stop. What ignores this runs on."""
+        with self._lock:
+            self._is_evicted = True
+            if self._is_running:
+                signal.pthread_kill(threading.main_thread().ident or 0, INTERRUPT)
+
+    @classmethod
+    def allow_interrupts(cls) -> None:
+        """Call this in the main thread, once."""
+
+        def interrupted(*_: Any) -> None:
+            if cls.current is not None and cls.current._is_running:
+                raise KeyboardInterrupt
+
+        signal.signal(INTERRUPT, interrupted)
+
+    def _called(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """What the function returns, or `INTERRUPTED`."""
+        try:
+            try:
+                with self._lock:
+                    self._is_running, Evictable.current = True, self
+                return INTERRUPTED if self._is_evicted else function(*args, **named)
+            finally:
+                with self._lock:
+                    self._is_running = False
+        except BaseException:
+            if self._is_evicted:  # whatever it is: functions may turn an interrupt into an error of their own
+                return INTERRUPTED
+            self.is_over = True
+            raise
+
+    def _run(self, *args: Any, **named: Any) -> Any:
+        arguments = self._link.arguments.take()
+        found = self._called(self._executed.plain, *args, **named)
+        if found is not INTERRUPTED:
+            self.is_over = True
+            return found
+        args, named = arguments()
+        return self._redirect(0).run(*args, **named)
+
+    def _stream(self, *args: Any, **named: Any) -> Iterator[Any]:
+        arguments, given = self._link.arguments.take(), 0
+        items = self._executed.plain(*args, **named)
+        while (item := self._called(next, items, END)) is not INTERRUPTED:
+            if item is END:
+                self.is_over = True
+                return
+            yield item
+            given += 1
+        args, named = arguments()
+        yield from self._redirect(given).stream(*args, **named)
+
+    def _redirect(self, skip: int) -> Redirect:
+        held = self._link.core.resource_ids()
+        return Redirect(self._link, self._executed, held, withdrawn(self._link.page(), self._link.node_id, held), skip)
+
+
+def called_here(link: Connection, executed: Any, once: bool) -> Callable[..., Any]:
+    """The function of a task, to be called on this node; one that must not run twice is never interrupted."""
+    link.evictable = None if once else Evictable(link, executed)
+    if once:
+        link.arguments.release()
+    found: Callable[..., Any] = executed.plain if once else link.evictable.function
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +288,11 @@ class Declined:
 
 
 def _call(call: Call, args: Any, named: Any) -> Any:
-    return _begun(call)(*args, **named) if _takes(call.claim) else Declined()
+    return _begun(call)(*args, **named) if _takes(call.claim, CALL) else Declined()
 
 
 def _stream(call: Call, args: Any, named: Any) -> Iterator[Any]:
-    if _takes(call.claim):
+    if _takes(call.claim, CALL):
         yield from _begun(call)(*args, **named)
     else:
         yield Declined()
@@ -212,11 +307,10 @@ def _begun(call: Call) -> Callable[..., Any]:
     return function
 
 
-def _takes(claim: bytes) -> bool:
-    """Whether this is the first to take it."""
-    me = os.urandom(8)
-    _internal_kv_put(claim, me, overwrite=False, namespace=CLAIMS)
-    return bool(_internal_kv_get(claim, namespace=CLAIMS) == me)
+def _takes(claim: bytes, who: bytes) -> bool:
+    """Whether it is theirs: whoever takes it first keeps it, also if the call is evicted and made once more."""
+    _internal_kv_put(claim, who, overwrite=False, namespace=CLAIMS)
+    return bool(_internal_kv_get(claim, namespace=CLAIMS) == who)
 
 
 def _crash(name: str, error: Exception) -> NoReturn:

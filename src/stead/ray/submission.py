@@ -32,7 +32,7 @@ from stead.errors import Invalid, Unsupported
 from stead.labelling import ANYWHERE
 from stead.ray import grants, singly, slot_tasks
 from stead.ray.attach import Connection, connection
-from stead.ray.compile import IMPLICIT_PREFIX, OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
+from stead.ray.compile import FIXED, ONCE, OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
 from stead.ray.native import NODE_ID, NOWHERE
@@ -42,9 +42,6 @@ from stead.taints import TOLERATE_ALL, Toleration
 
 ROUTE = "_stead_route"
 """The option under which a compiled route travels through Ray's own option handling."""
-
-FIXED = f"{IMPLICIT_PREFIX}stead.fixed"
-"""Held by a task whose pass does not say all of where it may go: Ray was told labels or a node. Every node has it."""
 
 ENFORCE_LABELS = "STEAD_ENFORCE_LABELS"
 PLAIN = Wish(Pass())
@@ -159,6 +156,7 @@ def _place_of(method: Callable[..., Any], name: str) -> int:
 def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
     at_resources, at_strategy = _place_of(plain, "resources"), _place_of(plain, "scheduling_strategy")
     at_labels, at_fallback = _place_of(plain, "label_selector"), _place_of(plain, "fallback_strategy")
+    at_retries = _place_of(plain, "max_retries")
 
     def submit_task(core: Any, *given: Any) -> Any:
         said = given[at_labels]
@@ -175,6 +173,8 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         if asked is not None and asked.is_decided:
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = _choices_in_slot(link, asked, resources, strategy)
+            if not given[at_retries]:
+                resources[ONCE] = ONE
             refs = plain(core, *args)
             if refs:
                 link.remember(refs[0], asked, resources)
@@ -183,6 +183,8 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         if admitted is not None:
             if _is_fixed(*admitted):
                 resources[FIXED] = ONE
+            if not given[at_retries]:
+                resources[ONCE] = ONE
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = admitted
             given = tuple(args)

@@ -68,6 +68,7 @@ class ActorRow:
     job_id: str
     labels: Mapping[str, str]  # its label selector, as Ray writes it
     since: float | None = None  # when it became alive
+    restarts_freely: bool = False  # whether its next restart counts against no limit
 
 
 LIVE_STATES = (b"DEPENDENCIES_UNREADY", b"PENDING_CREATION", b"RESTARTING", b"ALIVE", b"RESTARTING")
@@ -197,4 +198,5 @@ def _actor(raw: bytes) -> ActorRow:
         row.job_id.hex(),
         dict(row.label_selector),
         row.start_time / 1e3 or None,
+        row.max_restarts == -1 or (row.preempted and row.max_restarts > 0),
     )

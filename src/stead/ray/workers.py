@@ -1,28 +1,36 @@
 """How a worker is bound: what it submits, what it tells of its work, and when it leaves.
 
 Rule: never fails the worker or its work. A worker whose node was withdrawn from the work it is leased for leaves
-between two tasks, by the way that Ray's own limit of calls goes; only a no-execute taint ends it in the middle.
+between two tasks, by the way that Ray's own limit of calls goes; only an eviction interrupts it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import ray
+from ray._common.signature import recover_args
 
-from stead.ray.attach import connection
+from stead.ray.attach import Connection, connection
+from stead.ray.compile import ONCE
 from stead.ray.environments import VARIABLE
 from stead.ray.hooks import BIND, run_chained
 from stead.ray.page import TIMED
-from stead.ray.redirects import Redirect, withdrawn
+from stead.ray.redirects import Evictable, Redirect, called_here, withdrawn
 from stead.ray.submission import install
+
+LOOK_S = 0.5
+GRACE_S = 30.0
+"""How long a task that is evicted may take to stop."""
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +42,37 @@ def install_in_worker() -> None:
         worker = ray._private.worker.global_worker
         if worker.mode == ray.WORKER_MODE:
             _end_leases(worker)
+            Evictable.allow_interrupts()
             threading.Thread(target=_obey_evictions, args=(worker,), name="stead-evictions", daemon=True).start()
     except Exception:
         log.exception("stead could not bind this worker; its submissions carry no pass")
     run_chained()
+
+
+class Arguments:
+    """The arguments of the task that runs, as they came: a function may change what it was given."""
+
+    def __init__(self, worker: Any) -> None:
+        self._plain, self._is_expected, self._came = worker.deserialize_objects, False, ()
+        worker.deserialize_objects = self._deserialize
+
+    def expect(self) -> None:
+        """What is deserialized next are the arguments of a task that starts."""
+        self._is_expected, self._came = True, ()
+
+    def take(self) -> Callable[[], tuple[list[Any], dict[str, Any]]]:
+        """What gives the arguments once more; called when the function is, because there may be none."""
+        self._is_expected, came = False, self._came
+        return lambda: recover_args(self._plain(*came)) if came else ([], {})
+
+    def release(self) -> None:
+        """The task is done, or none of its arguments is needed again."""
+        self._is_expected, self._came = False, ()
+
+    def _deserialize(self, *given: Any, **named: Any) -> Any:
+        if self._is_expected:
+            self._is_expected, self._came = False, given
+        return self._plain(*given, **named)
 
 
 class _Executed:
@@ -46,10 +81,11 @@ class _Executed:
     here; the second lets the worker leave as Ray's own limit of calls would, once the worker's node has been withdrawn
     from the work it is leased for."""
 
-    def __init__(self, plain: Any, worker: Any, descriptor: Any) -> None:
+    def __init__(self, plain: Any, worker: Any, descriptor: Any, arguments: Arguments) -> None:
         self.function_name = plain.function_name
         self.plain, self._max_calls = plain.function, plain.max_calls
-        self._worker, self.descriptor = worker, descriptor
+        self.is_generator = inspect.isgeneratorfunction(plain.function)
+        self._worker, self.descriptor, self._arguments = worker, descriptor, arguments
 
     @property
     def function(self) -> Any:
@@ -58,10 +94,13 @@ class _Executed:
             link = connection(core)
             link.running = core.get_current_task_id()  # other threads of this worker cannot ask for it
             held = core.resource_ids()
+            link.arguments = self._arguments
+            self._arguments.expect()
             if names := withdrawn(link.page(), link.node_id, held):
                 return Redirect(link, self, held, names).function
             if TIMED in held:
                 link.report_started(link.running.hex())
+            return called_here(link, self, ONCE in held)
         return self.plain
 
     def remote_of(self, function: Any) -> Any:
@@ -70,6 +109,7 @@ class _Executed:
 
     @property
     def max_calls(self) -> int:
+        self._arguments.release()
         if not _must_leave(self._worker):
             return int(self._max_calls)
         # Ray counts calls if this is not 0, and lets the worker leave when it is then just as many as were counted.
@@ -104,16 +144,43 @@ def function_of(descriptor: Any) -> Any:
 
 
 def _end_leases(worker: Any) -> None:
-    functions = worker.function_actor_manager
+    functions, arguments = worker.function_actor_manager, Arguments(worker)
     plain = functions.get_execution_info
 
     def executed(job_id: Any, descriptor: Any) -> Any:
         found = plain(job_id, descriptor)
+        if not worker.actor_id.is_nil() and descriptor.function_name == "__init__":
+            with contextlib.suppress(Exception):
+                _await_room(connection(worker.core_worker), worker)
         if isinstance(found, _Executed) or not worker.actor_id.is_nil():
             return found
-        return _Executed(found, worker, descriptor)
+        return _Executed(found, worker, descriptor, arguments)
 
     functions.get_execution_info = executed
+
+
+def _await_room(link: Connection, worker: Any) -> None:
+    """Before an actor is created on a node that its pass was withdrawn from: wait until it may be here again, or leave
+    when another node has room. If that would cost it a restart, it is created here."""
+    held = worker.core_worker.resource_ids()
+    names = withdrawn(link.page(), link.node_id, held)
+    if not names:
+        return
+    from stead.ray.tables import Tables  # only here: it takes time to load
+
+    tables, actor = Tables(worker.gcs_client.address), worker.actor_id.hex()
+    amounts = {name: sum(part for _, part in parts) for name, parts in held.items()}
+    link.waits_elsewhere = True
+    try:
+        while names := withdrawn(link.page(), link.node_id, held):
+            row = tables.actor(actor)
+            if row is None or not row.restarts_freely:
+                return
+            if link.ask("has_room", min(names), amounts, link.node_id):
+                os._exit(1)
+            time.sleep(LOOK_S)
+    finally:
+        link.waits_elsewhere = False
 
 
 def _obey_evictions(worker: Any) -> None:
@@ -129,9 +196,22 @@ def _obey_evictions(worker: Any) -> None:
                 link.tell("holds", (link.node_id, digest))
                 digest = None
             due = link.page().evict.get(link.node_id)
-            if due and not link.waits_elsewhere:
+            if due and not link.waits_elsewhere and not (link.evictable is not None and link.evictable.is_over):
                 for name in worker.core_worker.resource_ids().keys() & due.keys():
                     since, stay = due[name]
-                    if max(since, began) + stay <= time.time():
-                        link.report_evicted(name)
-                        os._exit(1)
+                    if max(since, began) + stay <= time.time() and link.may_leave(name):
+                        _leave(link, work)
+
+
+def _leave(link: Connection, work: bytes) -> None:
+    """End what runs here. A task that may run again is interrupted and goes elsewhere; only if it does not stop is its
+    worker ended, as that of an actor is."""
+    task = link.evictable
+    if task is not None:
+        task.interrupt()
+        end = time.monotonic() + GRACE_S
+        while time.monotonic() < end:
+            if link.waits_elsewhere or task.is_over or link.work_id() != work:
+                return
+            time.sleep(0.05)
+    os._exit(1)

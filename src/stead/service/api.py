@@ -209,8 +209,10 @@ def _add_label_changes(api: APIRouter, desk: Desk) -> None:
 
 def _add_drains(api: APIRouter, desk: Desk) -> None:
     @api.post("/nodes/drain/{node_id}", tags=["changes"], summary="Let a node take no new work", response_model=CHANGED)
-    def drain(request: Request, node_id: NodeId, evict: bool = False, dry_run: DryRun = False) -> Answer:
-        return _change(desk, NodeChange(_id(desk, node_id), draining=True, evict=evict), request, dry_run)
+    def drain(
+        request: Request, node_id: NodeId, evict: bool = False, rate: float = 0.0, dry_run: DryRun = False
+    ) -> Answer:
+        return _change(desk, NodeChange(_id(desk, node_id), draining=True, evict=evict, rate=rate), request, dry_run)
 
     @api.post(
         "/nodes/uncordon/{node_id}",
@@ -372,6 +374,7 @@ def change_of(node: str, edit: schemas.NodeEdit) -> NodeChange:
         edit.owner,
         edit.overwrite,
         edit.missing_ok,
+        edit.rate,
     )
 
 

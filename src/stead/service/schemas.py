@@ -281,6 +281,7 @@ class NodeEdit(_Taken):
     unlabels: list[Taking] = Field([], max_length=PAIRS_MAX)
     draining: bool | None = None
     evict: bool = False
+    rate: float = Field(0.0, description="How many pieces of work are evicted in a second at most; 0 is no limit.")
     for_: Annotated[
         float | Annotated[str, Field(max_length=64)] | None,
         Field(alias="for", description="The taints go after: seconds, or 90s, 5m, 2h.", examples=["2h"]),

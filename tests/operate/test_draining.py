@@ -1,0 +1,63 @@
+"""Waiting for a drained node: it is empty when nothing was seen on it for a while."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from stead.operate import draining
+from stead.operate.desk import Desk
+from stead.operate.views import NodeView
+
+
+class Looked:
+    """A desk whose node is as the list says, and then stays as it was last; a look takes no time."""
+
+    def __init__(self, *views: NodeView) -> None:
+        self.views, self.looks = list(views), 0
+
+    def node(self, said: str) -> NodeView:
+        assert said == "n"
+        self.looks += 1
+        return self.views.pop(0) if len(self.views) > 1 else self.views[0]
+
+
+def view(runs: int = 0, **available: float) -> NodeView:
+    total = {"CPU": 4.0, "object_store_memory": 100.0}
+    return NodeView("n", "", "", {}, {}, (), (), True, total, {**total, **available}, runs)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only sleeping moves."""
+    now = [0.0]
+    monkeypatch.setattr("stead.operate.draining.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("stead.operate.draining.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def left(desk: Any, timeout_s: float | None) -> int:
+    return draining.left_on(cast(Desk, desk), "n", timeout_s)
+
+
+def test_it_returns_when_the_node_was_empty_for_a_while(clock: list[float]) -> None:
+    assert left(Looked(view(2), view(1), view()), None) == 0
+    assert clock[0] >= draining.EMPTY_S
+
+
+def test_what_is_not_listed_but_uses_the_node_counts() -> None:
+    assert left(Looked(view(CPU=3.0)), 10.0) == 1
+
+
+def test_objects_do_not_keep_a_node_from_being_empty() -> None:
+    assert left(Looked(view(object_store_memory=40.0)), 10.0) == 0
+
+
+def test_a_gap_in_the_list_is_not_taken_for_the_end() -> None:
+    assert left(Looked(view(1), view(), view(1), view(3)), 10.0) == 3
+
+
+def test_after_the_timeout_it_says_how_many_are_left(clock: list[float]) -> None:
+    assert left(Looked(view(5)), 10.0) == 5
+    assert 10.0 <= clock[0] < 11.0
