@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ray
 from conftest import ClusterOf, Connected
 from waiting import wait_for
+from workload import PlainResident
 
 from stead.ray.tables import Tables
 
 
 def test_actors_are_listed_in_every_state_but_dead(cluster_of: ClusterOf, connected: Connected) -> None:
     with connected(cluster_of([{"num_cpus": 1}], hooked=False)):
-
-        @ray.remote(num_cpus=0)
-        class Actor:
-            def ready(self) -> bool:
-                return True
-
-        alive, dead, waiting = Actor.remote(), Actor.remote(), Actor.options(resources={"none": 1}).remote()
-        ray.get([alive.ready.remote(), dead.ready.remote()])
+        actor: Any = ray.remote(num_cpus=0)(PlainResident)
+        alive, dead, waiting = actor.remote(), actor.remote(), actor.options(resources={"none": 1}).remote()
+        ray.get([alive.where.remote(), dead.where.remote()])
         ray.kill(dead)
         tables = Tables(ray.get_runtime_context().gcs_address)
         wait_for(lambda: (row := tables.actor(dead._actor_id.hex())) and row.state == "DEAD", 30, "the actor's end")
