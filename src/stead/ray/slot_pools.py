@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from stead.asks import Ask, Choice
 from stead.ray.book import SlotShape
 from stead.ray.decided import is_exclusive, named_by
-from stead.ray.gathering import MOST_S, QUIET_S
 from stead.ray.tables import NodeRow
 from stead.resources import UNIT, Resources
 
@@ -62,8 +61,7 @@ class Pool:
     busy_at: float = 0.0  # when it last had demand or work
     is_leaving: bool = False  # nobody has used it for a while, and its anchor is being removed
     refused: bool = False  # the nodes it insists on are gone
-    grew_first: float = 0.0  # when its demand began to grow, as far as that is not decided yet
-    grew_last: float = 0.0
+    grew_last: float = 0.0  # when a program last counted tasks
     names: frozenset[str] = frozenset()  # ids of the actors that its rules name
     is_exclusive: bool = False  # it wants its node for itself
     is_own_rival: bool = False  # its rules look at work of its own kind, so an unused slot is in the way of others
@@ -75,11 +73,6 @@ class Pool:
         affinities = [each for term in ask.affinities for each in term]
         pool.is_own_rival = bool(ask.spreads) or any(each.selector.matches(ask.labels) for each in affinities)
         return pool
-
-    @property
-    def batch_due(self) -> float:
-        """When a burst of work that is decided in batches counts as complete."""
-        return min(self.grew_last + QUIET_S, self.grew_first + MOST_S)
 
     @property
     def used(self) -> int:

@@ -48,6 +48,10 @@ CLOSING_S = 5.0
 RETIRED_S = 60.0
 """A name without demand and without slots is taken away after this."""
 
+QUIET_S, MOST_S = 0.04, 0.1
+"""A burst of work that is decided in batches is complete when no count has come for this long, and at the latest after
+the second. A program sends its counts at most every 20 ms."""
+
 STARTS_S = 3.0
 PROGRAMS_MAX = 10_000
 UNLISTED_S = 3600.0
@@ -77,6 +81,10 @@ class Slots:
         self.pools: dict[str, Pool] = {}
         self._current: dict[str, int] = {}  # shape -> the generation that new submissions carry
         self._heard: dict[str, int] = {}  # program -> the number of its last message
+        self._burst = (
+            0.0,
+            0.0,
+        )  # when work that is decided in batches began to come, and last came; 0 if it is decided
         self._room: tuple[object, Room] = (None, {})
         self._saturated = False
         self._checked: object = None
@@ -104,7 +112,8 @@ class Slots:
                 continue
             pool.counted.append((now, more))
             pool.busy_at = pool.grew_last = now
-            pool.grew_first = pool.grew_first or now
+            if pool.shape.ask.policy.in_batches:
+                self._burst = (self._burst[0] or now, now)
             is_short = is_short or sum(place.open - place.used for place in pool.places.values()) <= 0
         return is_short
 
@@ -162,8 +171,12 @@ class Slots:
     def due_s(self) -> float | None:
         """In how many seconds a batch of a flow policy is complete; None if none is being gathered."""
         now = self._clock()
-        due = [pool.batch_due for pool in self.pools.values() if pool.grew_first and pool.shape.ask.policy.in_batches]
-        return max(0.0, min(due) - now) if due else None
+        return max(0.0, self._batch_due - now) if self._burst[0] else None
+
+    @property
+    def _batch_due(self) -> float:
+        first, last = self._burst
+        return min(last + QUIET_S, first + MOST_S)
 
     # -- what is heard
 
@@ -215,6 +228,8 @@ class Slots:
             pool = self.pools[name]
             fair = count if pool.shape.ask.policy.in_batches or load <= 1.0 else max(1, int(count / load))
             facts += self._adjust(pool, now, count, fair, is_starting)
+        if self._burst[0] and now >= self._batch_due:
+            self._burst = (0.0, 0.0)
         self._retire(now, status)
         return facts
 
@@ -375,7 +390,6 @@ class Slots:
         missing = min(missing, fair - pool.slots)
         if self._is_gathering(pool, now):
             return []
-        pool.grew_first = 0.0
         if missing <= 0 or pool.refused:
             return []
         apart = named_by(pool.shape.ask, apart=True)
@@ -387,7 +401,7 @@ class Slots:
 
     def _is_gathering(self, pool: Pool, now: float) -> bool:
         """Work that is decided in batches waits for the rest of its burst."""
-        return bool(pool.grew_first) and pool.shape.ask.policy.in_batches and now < pool.batch_due
+        return pool.shape.ask.policy.in_batches and bool(self._burst[0]) and now < self._batch_due
 
     def _ask(self, pool: Pool) -> Ask:
         pool.number += 1
