@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants, Outcome
-from stead.ray.page import ENTRY, ONE, TIMED, pass_name, read_name
+from stead.ray.page import ENTRY, ONE, SYNC_S, TIMED, pass_name, read_name
 from stead.ray.plugs import KEPT, SHOWN, SHOWN_PLUG, Place, Plugs
 from stead.ray.tables import NodeRow, Status
 
@@ -168,7 +168,7 @@ class Passes:
             granted |= {place for place, (amount, _) in self._asserted.items() if amount == FULL}
             granted = {place for place in granted if place[0] not in silent}
         room = {place for place in wanted if place in self._asserted}  # Ray must have heard of it to place the plug
-        self._await(room | (granted if thorough else set()))
+        self._await({**dict.fromkeys(room, 0.0), **dict.fromkeys(granted if thorough else (), FULL / 2)})
         self._plugs.add(wanted)
         placed = self._plugs.placed()
         announce(self._away(placed))
@@ -309,14 +309,21 @@ class Passes:
             return max(issued.generations) + 1
         return best
 
-    def _await(self, granted: Iterable[Place]) -> None:
-        """Until Ray's tables show the grants."""
-        end = time.monotonic() + 2.0
-        while granted and time.monotonic() < end:
+    def _await(self, granted: Mapping[Place, float]) -> None:
+        """Until Ray's tables show the grants, each above an amount; a node that had less of it may be asked for more
+        at once, so the raylets are given the time to hear of it."""
+        end, late = time.monotonic() + 2.0, dict(granted)
+        while late and time.monotonic() < end:
             nodes = self._read().nodes
-            granted = [(node, name) for node, name in granted if node in nodes and not nodes[node].total.get(name)]
-            if granted:
+            late = {
+                (node, name): least
+                for (node, name), least in late.items()
+                if node in nodes and nodes[node].total.get(name, 0.0) <= least
+            }
+            if late:
                 time.sleep(0.01)
+        if any(granted.values()):
+            time.sleep(SYNC_S)
 
     def _await_withdrawn(self, places: Iterable[Place]) -> None:
         """Until Ray's tables show it: an actor that dies before is sent back to its node by what they said last."""
