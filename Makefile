@@ -36,7 +36,7 @@ demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/
 test: $(INSTALLED) browser ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
 
-test-long: $(INSTALLED) browser ## the tests that take long: more ways, failures and queues on real Ray nodes; part of CI
+test-long: $(INSTALLED) browser ## the tests that take long: more ways, failures and queues on real Ray nodes
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m long tests
 
 browser: ## install chromium for the tests of the pages, where apt can
