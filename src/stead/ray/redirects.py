@@ -169,8 +169,11 @@ class Redirect:
         threading.Thread(target=self._look_out, args=(what, ended), name="stead-redirect", daemon=True).start()
         try:
             yield
-        except RayTaskError:
-            raise  # the user's own exception; Ray makes one error of both
+        except RayTaskError as error:
+            # The user's own exception, of which Ray makes one error with its own; unless this task came back and
+            # cancelled a call that was itself waiting elsewhere.
+            if not (self._is_back and isinstance(error, TaskCancelledError)):
+                raise
         except TaskCancelledError:
             if not self._is_back:
                 raise KeyboardInterrupt from None  # as Ray cancels a task that runs
