@@ -366,10 +366,6 @@ class Slots:
                     facts.append(AskLost(id))
         return facts
 
-    @property
-    def is_closing(self) -> bool:
-        return any(place.closing for pool in self.pools.values() for place in pool.places.values())
-
     def _wanted(self, pool: Pool, now: float, room: Room) -> tuple[int, int]:
         """How many slots a shape could use now, and how many of them the nodes could hold if they were empty."""
         most = most_of(pool.shape.ask, room)
