@@ -99,10 +99,12 @@ def batches(cluster: LocalCluster) -> list[BatchDecided]:
     return [each for step in steps(cluster) for each in step.decisions if isinstance(each, BatchDecided)]
 
 
-def policies(cluster: LocalCluster) -> list[str]:
-    """How the engine was asked to choose, for each actor and each shape of tasks that it was told of."""
+def policies(cluster: LocalCluster, cpus: float) -> list[str]:
+    """How the engine was asked to choose for actors and tasks of that many CPUs: of an earlier test's tasks it may hear
+    later, so each test has an amount of its own."""
     told = (AskSubmitted, AsksSubmitted)
-    return [fact.ask.policy for step in steps(cluster) for fact in step.facts if isinstance(fact, told)]
+    asks = [fact.ask for step in steps(cluster) for fact in step.facts if isinstance(fact, told)]
+    return [ask.policy for ask in asks if ask.choices[0].resources.get("CPU") == cpus]
 
 
 def places(cluster: LocalCluster, refs: list[Any]) -> list[int]:
@@ -207,21 +209,21 @@ class TestTheDefaultOfACluster:
             Member.options(policy="flwo")
 
     def test_plain_work_is_rays_as_long_as_nothing_is_chosen(self, cluster: LocalCluster, tmp_path: Path) -> None:
-        before = policies(cluster)
         (tmp_path / "go").touch()
-        ray.get([stay.remote(str(tmp_path)), stay.options(policy="hybrid").remote(str(tmp_path))], timeout=SOON_S)
-        assert policies(cluster) == before
+        work = [stay.options(num_cpus=0.3), stay.options(num_cpus=0.3, policy="hybrid")]
+        ray.get([each.remote(str(tmp_path)) for each in work], timeout=SOON_S)
+        assert policies(cluster, 0.3) == []
         assert connection().ask("hello")["policy"] == ""
 
     def test_it_is_for_all_work_that_says_none(self, cluster: LocalCluster, tmp_path: Path) -> None:
         stead.init(policy="flow")
         assert connection().ask("hello")["policy"] == "flow"
-        before = len(policies(cluster))
         (tmp_path / "go").touch()
-        actor = Member.remote()
-        work = [stay.remote(str(tmp_path)), stay.options(label_selector={"zone": "a"}).remote(str(tmp_path))]
+        actor = Member.options(num_cpus=0.4).remote()
+        tasks = [stay.options(num_cpus=0.4), stay.options(num_cpus=0.4, label_selector={"zone": "a"})]
+        work = [each.remote(str(tmp_path)) for each in tasks]
         ray.get([actor.where.remote(), *work, submit_within.remote()], timeout=2 * SOON_S)
-        asked = policies(cluster)[before:]
+        asked = policies(cluster, 0.4)
         assert set(asked) == {"flow"}
         assert len(asked) >= 3  # the actor, and two shapes of tasks
         ray.kill(actor)
@@ -230,10 +232,9 @@ class TestTheDefaultOfACluster:
     def test_it_is_not_for_work_that_says_how_its_node_is_chosen(
         self, cluster: LocalCluster, tmp_path: Path, options: dict[str, str]
     ) -> None:
-        before = len(policies(cluster))
         (tmp_path / "go").touch()
-        ray.get(stay.options(**options).remote(str(tmp_path)), timeout=SOON_S)
-        assert policies(cluster)[before:] == []
+        ray.get(stay.options(num_cpus=0.6, **options).remote(str(tmp_path)), timeout=SOON_S)
+        assert policies(cluster, 0.6) == []
 
     def test_it_outlives_the_controller_and_is_chosen_once(self) -> None:
         os.kill(connection().ask("hello")["pid"], signal.SIGKILL)
