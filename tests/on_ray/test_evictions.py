@@ -161,6 +161,17 @@ def test_an_evicted_generator_goes_on_where_it_was(ids: list[str], tmp_path: Pat
     assert ids[0] not in {node for _, node in rest}
 
 
+def test_a_generator_hears_what_ray_says_of_its_items(ids: list[str]) -> None:
+    """Ray Data reads how long Ray took to store a block."""
+
+    def hears() -> Iterator[Any]:
+        stored: Any = yield "block"
+        yield stored.object_creation_dur_s
+
+    _, seconds = [ray.get(ref, timeout=SOON_S) for ref in ray.remote(num_cpus=1)(hears).remote()]
+    assert seconds >= 0
+
+
 def test_a_cancelled_task_is_not_taken_for_an_evicted_one(ids: list[str], tmp_path: Path) -> None:
     ref = ray.remote(num_cpus=1)(runs_until_told).remote(tmp_path)
     wait_for(lambda: lines(tmp_path / "began"), SOON_S, "the start")
