@@ -10,8 +10,8 @@ import pytest
 from stead.ray import passes as module
 from stead.ray.compile import route
 from stead.ray.grants import Outcome
-from stead.ray.page import ACTOR_ENTRY, ENTRY, ONE, TIMED, pass_name, read_name
-from stead.ray.passes import FULL, GENERATIONS_MAX, PASSES_MAX, POOL, Passes
+from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, TIMED, pass_name, read_name
+from stead.ray.passes import FULL, GENERATIONS_MAX, LET_IN_MAX, PASSES_MAX, POOL, Passes
 from stead.ray.plugs import KEPT, SHOWN
 from stead.ray.tables import NodeRow, PendingRow, Status
 
@@ -194,7 +194,7 @@ def test_an_untaint_calls_the_node_and_no_other_and_removes_its_plugs(world: Wor
 def test_names_do_not_pile_up_with_actors_that_live_on_nodes_that_were_tainted(world: World, clock: Clock) -> None:
     for _ in range(40):
         for node in "abc":
-            world.hold(node, ONE)
+            world.hold(node, ACTOR_HOLDS)
             world.taint(node)
             assert not any(world.cluster.usable(node, name) for name in world.names)
             world.untaint(node)
@@ -203,7 +203,7 @@ def test_names_do_not_pile_up_with_actors_that_live_on_nodes_that_were_tainted(w
 
 
 def test_what_an_actor_leaves_behind_starts_nothing_before_the_controller_looks(world: World) -> None:
-    old = world.hold("b", 20 * ONE)
+    old = world.hold("b", 20 * ACTOR_HOLDS)
     world.taint("b")
     world.cluster.held.clear()
     assert not world.cluster.usable("b", old)
@@ -215,6 +215,30 @@ def test_what_a_task_leaves_behind_is_not_enough_for_an_actor(world: World) -> N
     world.cluster.held.clear()
     available = world.cluster.total["b"][old] - world.cluster.used("b", old)
     assert ENTRY - ONE / 2 < available < ACTOR_ENTRY - ONE / 2
+
+
+@pytest.mark.parametrize(
+    "running", [0.0, 3 * ENTRY, 2 * ENTRY + 7 * ACTOR_HOLDS], ids=["nothing", "tasks", "actors too"]
+)
+def test_tasks_that_only_prefer_a_forbidden_node_are_let_in_a_few_at_a_time_and_nothing_else_is(
+    running: float, world: World, clock: Clock
+) -> None:
+    old = world.hold("b", running)
+    world.taint("b")
+    entered = 0
+
+    def look() -> float:
+        clock.now += 2.0
+        world.settle()
+        return world.cluster.total["b"][old] - world.cluster.used("b", old)
+
+    while (free := look()) > ONE / 2:
+        assert free < ACTOR_HOLDS - ONE / 2, "less than an actor needs that is queued there"
+        world.cluster.held["b", old] += SOFT_ENTRY
+        entered += 1
+    assert entered == LET_IN_MAX
+    world.cluster.held["b", old] -= SOFT_ENTRY
+    assert look() == pytest.approx(SOFT_ENTRY), "one has its result, so one more may come"
 
 
 def test_names_are_bounded_also_where_work_of_every_age_runs_on_tainted_nodes() -> None:

@@ -1,7 +1,7 @@
 """A task that starts on a node that was tainted meanwhile runs elsewhere, and nobody can tell the difference.
 
 Three raylets of one CPU. Tasks would rather be on node 0, so Ray keeps them in its queue; an actor holds its CPU. Then
-the node is tainted, the actor is killed, and a part of the withdrawn pass is left free, as after the end of a task.
+the node is tainted, the actor is killed, and the tasks are let in to be sent on.
 """
 
 from __future__ import annotations
@@ -58,14 +58,17 @@ def as_it_was(ids: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def let_in_too_late(id: str) -> Iterator[None]:
-    """What is submitted in the block waits for the node, and starts there when it is already tainted: as after the end
-    of a task there, its part of the withdrawn name is free before the controller takes it back."""
+def let_in_too_late(id: str, by_hand: bool = False) -> Iterator[None]:
+    """What is submitted in the block waits for the node, and starts there when it is already tainted. Nothing lets in
+    what is pinned to the node but the end of a task there, before the controller takes back its part of the withdrawn
+    name; `by_hand` leaves such a part free."""
     holder = Resident.options(scheduling_strategy=pinned(id)).remote()
     assert ray.get(holder.where.remote(), timeout=SOON_S) == id
     yield
     stead.taint(id, {"repair": "yes"})
     ray.kill(holder)
+    if not by_hand:
+        return
     grants = detect(ray.get_runtime_context().gcs_address)
     assert grants is not None
     names = connection().page().away[id]
@@ -259,12 +262,22 @@ def test_labels_that_ray_matches_itself_hold_for_it(ids: list[str]) -> None:
     ids=["it needs what only that node has", "it is pinned there"],
 )
 def test_what_may_run_there_alone_waits_until_the_taint_is_gone(needs: dict[str, Any], ids: list[str]) -> None:
-    options = {"scheduling_strategy": pinned(ids[0])} if needs.pop("hard", False) else dict(needs)
-    with let_in_too_late(ids[0]):
+    is_pinned = "hard" in needs
+    options = {"scheduling_strategy": pinned(ids[0])} if is_pinned else needs
+    with let_in_too_late(ids[0], by_hand=is_pinned):
         refs = [task(where_am_i, ids[0], **options).remote() for _ in range(3)]
     assert ray.wait(refs, timeout=4.0)[0] == [], "none runs there, and none has failed"
     stead.untaint(ids[0], ["repair"])
     assert set(ray.get(refs, timeout=SOON_S)) == {ids[0]}
+
+
+def test_several_move_on_although_other_work_stays_on_the_node(ids: list[str]) -> None:
+    stays = Resident.options(scheduling_strategy=pinned(ids[0]), num_cpus=0).remote()
+    assert ray.get(stays.where.remote(), timeout=SOON_S) == ids[0]
+    with let_in_too_late(ids[0]):
+        refs = [task(where_am_i, ids[0]).remote() for _ in range(5)]
+    assert set(ray.get(refs, timeout=2 * SOON_S)) <= {*ids[1:]}
+    ray.kill(stays)
 
 
 def test_while_it_waits_its_cpu_is_free_for_work_that_tolerates_the_taint(ids: list[str]) -> None:

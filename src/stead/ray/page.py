@@ -47,12 +47,17 @@ SLOT = f"{PREFIX}s/"
 """How the names of slots begin: one for each shape of tasks that the engine places (see `stead.ray.slots`)."""
 
 ONE = 0.0001
-"""The least Ray can say: what an actor holds of its pass while it lives."""
+"""The least Ray can say."""
 
-ENTRY, ACTOR_ENTRY = 1000 * ONE, 1400 * ONE
-"""What tasks and bundles ask of a pass and hold, and what an actor asks to be placed; it then holds only `ONE`. So what
-actors leave behind on a node that the pass was withdrawn from is not enough to start anything there, and what a task
-leaves behind is not enough for an actor. A withdrawn name that only actors hold counts as free of work."""
+ENTRY, SOFT_ENTRY = 5000 * ONE, ONE
+"""What tasks and bundles ask of a pass and hold; and what a task asks that only prefers the node it is sent to."""
+
+ACTOR_ENTRY, ACTOR_HOLDS = 7000 * ONE, 50 * ONE
+"""What an actor asks of a pass to be placed, and what it then holds while it lives.
+
+So, on a node that the pass was withdrawn from: what actors leave behind is not enough to start a task, and what a task
+leaves behind is not enough for an actor. A withdrawn name that only actors hold counts as free of work. And a few
+`SOFT_ENTRY` let in tasks that only prefer the node, and nothing else."""
 
 BOTH = 2 * ONE
 """What an actor asks of its ticket to be placed; it then holds `ONE`, which is not enough to be placed again."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants, Outcome
-from stead.ray.page import ENTRY, ONE, SYNC_S, TIMED, pass_name, read_name
+from stead.ray.page import ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, SYNC_S, TIMED, pass_name, read_name
 from stead.ray.plugs import KEPT, SHOWN, SHOWN_PLUG, Place, Plugs
 from stead.ray.tables import NodeRow, Status
 
@@ -33,6 +33,12 @@ GENERATIONS_MAX = 8
 SHOWN_MAX = 16
 """A pass that groups use is shown where it is not allowed if that is no more nodes than this: Ray never looks again by
 itself at a group that no node could hold. Otherwise `Groups.look_again` has to do."""
+
+LET_IN_MAX = 16
+"""How many tasks that only preferred a forbidden node wait there at a time for their results from elsewhere."""
+
+OPEN = KEPT + LET_IN_MAX * SOFT_ENTRY
+"""What a node keeps of a name whose work is gone."""
 
 PASSES_MAX = 16
 """Above this number, passes that nobody uses are retired, the longest unused first."""
@@ -244,9 +250,13 @@ class Passes:
         name = pass_name(issued.rule.key, generation)
         place, total, available = (row.id, name), self._total(row, name), row.available.get(name, 0.0)
         if place in placed:
-            kept = _kept(placed[place])
-            # Less: the controller died before it came to that. More: what work held has become free.
-            if total < kept - ONE / 2 or available > kept - placed[place] + ONE / 2:
+            kept, held = _kept(placed[place]), row.total.get(name, 0.0) - available
+            free = kept - placed[place]
+            if kept == OPEN:
+                free = _let_in(held)
+                kept = max(KEPT, held) + free
+            # Less: the controller died before it came to that, or tasks were let in. More: what was held is free.
+            if total < kept - ONE / 2 or available > free + ONE / 2:
                 plan.withdrawn[name] = kept
         elif total > FULL / 2 and generation in issued.carried:
             plan.plugs[name] = KEPT
@@ -264,7 +274,7 @@ class Passes:
         if asserted is None:
             return total
         # A withdrawal leaves what is in use: only the tables know how much that is, but it is not open any more.
-        return min(total, FULL - 1) if asserted[0] in (KEPT, SHOWN) else asserted[0]
+        return min(total, FULL - 1) if asserted[0] in (OPEN, SHOWN) else asserted[0]
 
     def _move_on(
         self, status: Status, allowed: Mapping[str, set[str]], lost: set[str], ready: Callable[[str], bool]
@@ -484,6 +494,14 @@ def _held(row: NodeRow, name: str, plugged: Mapping[Place, float]) -> float:
     return row.total.get(name, 0.0) - row.available.get(name, 0.0) - plugged.get((row.id, name), 0.0)
 
 
+def _let_in(held: float) -> float:
+    """What to leave open of a withdrawn name, for tasks that only prefer the node and wait in its queue: a worker there
+    sends each of them on and waits for its result. What tasks, actors and plugs hold is a multiple of `ACTOR_HOLDS`, so
+    the rest tells how many of them wait."""
+    waiting = round(held / ONE) % round(ACTOR_HOLDS / ONE)
+    return max(0, LET_IN_MAX - waiting) * SOFT_ENTRY
+
+
 def _kept(plug: float) -> float:
     """What a node keeps of a name that is plugged so."""
-    return SHOWN if plug < SHOWN else KEPT
+    return SHOWN if plug < SHOWN else OPEN

@@ -6,7 +6,7 @@ the controller dies.
 
 A name that a node never had is *shown* there for groups: first less of it than any work asks for, so that nothing
 starts while Ray hears of it and the plug is placed; then as much as a bundle asks for. That is less than an actor asks
-for, so Ray puts no actor into the queue of such a node: from there it would need only `ONE`.
+for, so Ray puts no actor into the queue of such a node: from there it would need only what it holds.
 
 Ray places one group at a time, over the whole cluster: a group on a node that hangs would hold up all others. So only
 plug nodes that have answered a moment ago.

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from stead.ray.attach import Connection, connection
 from stead.ray.compile import FIXED, ONCE
 from stead.ray.native import NODE_ID
-from stead.ray.page import TIMED, Page, read_name, read_slot, slot_name
+from stead.ray.page import ENTRY, TIMED, Page, read_name, read_slot, slot_name
 from stead.ray.submission import complete
 
 CLAIMS, TASK, CALL = b"stead-claims", b"task", b"call"
@@ -77,7 +77,8 @@ class Redirect:
     ) -> None:
         self._link, self._executed, self._names = link, executed, names
         self._skip = skip
-        self._amounts = {name: sum(part for _, part in parts) for name, parts in held.items()}
+        amounts = {name: sum(part for _, part in parts) for name, parts in held.items()}
+        self._amounts = {name: ENTRY if read_name(name) else amount for name, amount in amounts.items()}
         task_id = link.core.get_current_task_id()
         self._task_id, self._task_name = task_id.hex(), link.core.get_current_task_name()
         self._is_back = False
@@ -99,7 +100,7 @@ class Redirect:
                     return found
         return self._here()(*args, **named)
 
-    def stream(self, *args: Any, **named: Any) -> Iterator[Any]:
+    def stream(self, *args: Any, **named: Any) -> Generator[Any, Any, None]:
         self._link.arguments.take()
         while not self._is_back:
             refs = self._submitted(_stream, args, named)
@@ -111,7 +112,7 @@ class Redirect:
                         yield found
                 if not self._is_back:
                     return
-        yield from islice(self._here()(*args, **named), self._skip, None)
+        yield from _after(self._skip, self._here()(*args, **named))
 
     def _here(self) -> Callable[..., Any]:
         """The function itself: this node takes the task again."""
@@ -259,14 +260,14 @@ class Evictable:
         args, named = arguments()
         return self._redirect(0).run(*args, **named)
 
-    def _stream(self, *args: Any, **named: Any) -> Iterator[Any]:
-        arguments, given = self._link.arguments.take(), 0
+    def _stream(self, *args: Any, **named: Any) -> Generator[Any, Any, None]:
+        arguments, given, told = self._link.arguments.take(), 0, None
         items = self._executed.plain(*args, **named)
-        while (item := self._called(next, items, END)) is not INTERRUPTED:
+        while (item := self._called(_next, items, told)) is not INTERRUPTED:
             if item is END:
                 self.is_over = True
                 return
-            yield item
+            told = yield item
             given += 1
         args, named = arguments()
         yield from self._redirect(given).stream(*args, **named)
@@ -274,6 +275,21 @@ class Evictable:
     def _redirect(self, skip: int) -> Redirect:
         held = self._link.core.resource_ids()
         return Redirect(self._link, self._executed, held, withdrawn(self._link.page(), self._link.node_id, held), skip)
+
+
+def _next(items: Generator[Any, Any, Any], told: Any) -> Any:
+    """The next item, or `END`. `told` is what Ray has to say of the last one: Ray Data reads it."""
+    try:
+        return items.send(told)
+    except StopIteration:
+        return END
+
+
+def _after(count: int, items: Generator[Any, Any, Any]) -> Generator[Any, Any, None]:
+    """The items but the first ones."""
+    for _ in islice(items, count):
+        pass
+    yield from items
 
 
 def called_here(link: Connection, executed: Any, once: bool) -> Callable[..., Any]:

@@ -36,7 +36,7 @@ from stead.ray.compile import FIXED, ONCE, OWN_OPTIONS, Pass, Route, Wish, by_de
 from stead.ray.environments import FLAG, opted
 from stead.ray.marks import rare_taint
 from stead.ray.native import NODE_ID, NOWHERE
-from stead.ray.page import ACTOR_ENTRY, ENTRY, ONE, PREFIX, TIMED, NoPage, Page, read_name
+from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, PREFIX, SOFT_ENTRY, TIMED, NoPage, Page, read_name
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
@@ -225,7 +225,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         admitted = _admit_all(link, asked, resources, named.get("scheduling_strategy"), said)
         if admitted is not None:
             added = {name: ACTOR_ENTRY if read_name(name) else resources[name] for name in resources.keys() - before}
-            resources.update(dict.fromkeys(filter(read_name, added), ONE))
+            resources.update(dict.fromkeys(filter(read_name, added), ACTOR_HOLDS))
             if added:
                 given[at_placement].update({**({} if given[at_placement] else resources), **added})
             named.update(zip(_CHOICES, admitted, strict=True))
@@ -327,7 +327,8 @@ def admit(
         elif strategy.node_id in page.tainted and link.refusal(wish, strategy.node_id):
             strategy = "DEFAULT"  # Ray would wait for the node, because a plug keeps it feasible
     if page.grants:
-        resources[page.name(wish.admits.key)] = ENTRY
+        prefers = isinstance(strategy, NodeAffinitySchedulingStrategy) and not pinned
+        resources[page.name(wish.admits.key)] = SOFT_ENTRY if prefers else ENTRY
     if asked is not None and asked.per_node:
         resources.update(implicit(asked, link.namespace))
     if asked is not None and asked.deadline_s is not None and page.grants:
