@@ -16,6 +16,8 @@ from stead.labelling import ANYWHERE
 from stead.ray.native import NODE_ID, NOWHERE, binding
 from stead.selectors import parse_selector
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 

@@ -23,6 +23,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noq
 sys.path.insert(0, str(Path(__file__).parent / "drivers"))
 from stream import stream  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 ray.cloudpickle.register_pickle_by_value(sys.modules[stream.__module__])
 
@@ -111,7 +113,6 @@ def test_what_waits_for_the_only_node_that_fits_survives_its_taint(needs: dict[s
     assert set(ray.get(tasks, timeout=60)) == {ids[1]}
 
 
-@pytest.mark.long
 def test_what_ends_on_a_tainted_node_lets_at_most_one_queued_piece_in(ids: list[str]) -> None:
     """Ray gives what a piece of work frees to its own queue before anybody can withdraw it."""
     blocker = filled(ids[1], tolerations=None)
@@ -128,7 +129,6 @@ def test_what_ends_on_a_tainted_node_lets_at_most_one_queued_piece_in(ids: list[
 # -- the only grant moves
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("gap", [False, True], ids=["set, then removed", "removed, then set"])
 def test_work_follows_a_label_that_moves_under_load(gap: bool, ids: list[str]) -> None:
     first, second = (ids[1], ids[2]) if gap else (ids[2], ids[1])

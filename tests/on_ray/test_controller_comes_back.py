@@ -26,6 +26,8 @@ from stead.ray.local import LocalCluster
 from stead.ray.page import FOLDER
 from stead.ray.stores import KEY, Copy
 
+pytestmark = pytest.mark.long
+
 EARLY = {"early": "yes"}
 
 

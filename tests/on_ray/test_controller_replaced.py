@@ -15,6 +15,8 @@ import stead
 from stead.ray.attach import NAME, NAMESPACE
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 REPLACES_IT = """
     import json, sys, ray, stead
     ray.init(sys.argv[1], namespace="another", log_to_driver=False, logging_level="error")

@@ -21,6 +21,8 @@ from workload import Resident, attached, pinned, where_am_i  # noqa: E402
 
 from stead.ray.tables import Tables  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 
 SOON_S = 90.0

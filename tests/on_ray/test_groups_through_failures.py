@@ -26,6 +26,8 @@ ray = pytest.importorskip("ray")
 from ray.util.placement_group import PlacementGroup, placement_group_table  # noqa: E402
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 
 CPU: dict[str, float] = {"CPU": 1}
@@ -153,7 +155,6 @@ class TestANodeThatDies:
         pool(1)
         assert all(placed(made))
 
-    @pytest.mark.long
     def test_one_that_dies_while_the_group_is_created_leaves_nothing_half_done(
         self, cluster: LocalCluster, pool: Pool
     ) -> None:
@@ -170,7 +171,6 @@ class TestANodeThatDies:
         [third] = pool(1)
         assert sorted(placed(made)) == sorted([first.node_id, third.node_id])
 
-    @pytest.mark.long
     @pytest.mark.parametrize("make", [stead.placement_group, ray.util.placement_group], ids=["stead's", "Ray's"])
     def test_a_group_that_no_node_can_hold_any_more_gets_going_when_one_joins(
         self, make: Any, cluster: LocalCluster, pool: Pool
@@ -185,7 +185,6 @@ class TestANodeThatDies:
         assert placed(made) == [joined.node_id]
 
     @pytest.mark.parametrize("make", [stead.placement_group, ray.util.placement_group], ids=["stead's", "Ray's"])
-    @pytest.mark.long
     def test_or_when_a_taint_goes(self, make: Any, cluster: LocalCluster, pool: Pool) -> None:
         stead.taint(cluster.nodes[0].node_id, {"first": "yes"})  # from the first taint on plain groups are bound
         stead.untaint(cluster.nodes[0].node_id, ["first"])
@@ -203,7 +202,6 @@ class TestANodeThatDies:
 
 
 class TestANodeThatJoins:
-    @pytest.mark.long
     @pytest.mark.parametrize("make", [stead.placement_group, ray.util.placement_group], ids=["stead's", "Ray's"])
     def test_a_group_that_no_node_could_hold_gets_going(self, make: Any, pool: Pool) -> None:
         made = make([{"CPU": 3}])
@@ -224,14 +222,7 @@ STEPS = {
 
 
 class TestAControllerThatDies:
-    @pytest.mark.parametrize(
-        "step",
-        [
-            pytest.param(step, marks=[] if "not yet created" in name else pytest.mark.long)
-            for name, step in STEPS.items()
-        ],
-        ids=STEPS.keys(),
-    )
+    @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
     def test_a_group_is_created_once(self, step: Step, cluster: LocalCluster, killer: Killer) -> None:
         before = connection().ask("hello")["pid"]
         full = group([CPU])
@@ -261,7 +252,6 @@ class TestAControllerThatDies:
             assert [state(each) for each in waiting].count("CREATED") == 1
             end(made)
 
-    @pytest.mark.long
     def test_none_is_lost_or_doubled_while_it_is_killed_again_and_again(self, cluster: LocalCluster) -> None:
         made = []
         for number in range(12):
@@ -339,7 +329,6 @@ def test_a_group_that_finds_no_other_place_waits_and_comes_back_when_the_taint_i
     assert placed(made) == [only.node_id]
 
 
-@pytest.mark.long
 def test_a_group_that_tolerates_for_some_seconds_stays_for_them(cluster: LocalCluster, pool: Pool) -> None:
     one, two = (node.node_id for node in pool(1, 1))
     made = in_pool(1, tolerations={"repair": stead.Exists(effect="no-execute", seconds=3.0)})

@@ -16,6 +16,8 @@ from waiting import wait_for
 
 import stead
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("ray")
 
 DRIVERS = Path(__file__).parent / "drivers"
@@ -46,15 +48,12 @@ def run(cluster: Any, driver: str, *given: str, through: tuple[str, ...] = (), m
     return json.loads(done.stdout.splitlines()[-1])
 
 
-OTHERS = [pytest.param(library, marks=pytest.mark.long) for library in ("serve", "tune", "train")]
-
-
-@pytest.mark.parametrize("library", ["data", *OTHERS])
+@pytest.mark.parametrize("library", ["data", "serve", "tune", "train"])
 def test_a_tainted_node_gets_no_work_of_the_library(library: str, cluster: Any) -> None:
     assert run(cluster, "library_work.py", library, more={"RAY_TRAIN_V2_ENABLED": "1"}) == [cluster.nodes[0].node_id]
 
 
-@pytest.mark.parametrize("setup", [pytest.param("named", marks=pytest.mark.long), "function"])
+@pytest.mark.parametrize("setup", ["named", "function"])
 def test_a_workers_own_setup_hook_still_runs_and_its_work_is_bound(setup: str, cluster: Any) -> None:
     nodes, own_setup, _ = run(cluster, "own_work.py", setup)
     assert own_setup == ["ran"]

@@ -20,6 +20,8 @@ from stead.ray.compile import Pass, Wish
 from stead.ray.local import LocalCluster
 from stead.ray.page import read_name
 
+pytestmark = pytest.mark.long
+
 PLAIN = Wish(Pass())
 
 FAILED_WITHIN_S = 12.0

@@ -29,6 +29,8 @@ from stead.ray.grants import detect  # noqa: E402
 from stead.ray.page import ENTRY  # noqa: E402
 from stead.ray.tables import Tables  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
 
 SOON_S = 60.0
@@ -200,7 +202,6 @@ def test_a_crash_of_its_worker_costs_one_retry(retries: int, ids: list[str], tmp
 # -- cancelling
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("running", [False, True], ids=["while it waits", "while it runs"])
 @pytest.mark.parametrize("options", [{}, {"recursive": False}, {"force": True}], ids=str)
 def test_cancelling_it_cancels_what_runs_in_its_place(
@@ -302,7 +303,6 @@ def test_a_deadline_counts_until_it_runs(ids: list[str]) -> None:
             stead.get(ref, timeout=SOON_S)
 
 
-@pytest.mark.long
 def test_it_meets_its_deadline_when_it_starts_elsewhere_in_time(ids: list[str]) -> None:
     def sleeps() -> str:
         threading.Event().wait(35.0)

@@ -28,6 +28,8 @@ from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 from stead.ray.page import FOLDER
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 CPUS, NAMES = 2, ("first", "second")

@@ -15,6 +15,8 @@ from stead.ray.agents import is_here
 from stead.ray.local import LocalCluster
 from stead.ray.tables import Raylet, Tables
 
+pytestmark = pytest.mark.long
+
 SESSION = "/tmp/ray/session_1"
 
 

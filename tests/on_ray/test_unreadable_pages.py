@@ -18,6 +18,8 @@ import stead
 from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 HOOKED = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook", "RAY_worker_register_timeout_seconds": "60"}
 
 PLAIN_WORK = """

@@ -21,6 +21,8 @@ from stead import Exists, actor_affinity, affinity, anti_affinity
 from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 DRIVERS = Path(__file__).parent / "drivers"
@@ -117,7 +119,6 @@ class TestTwoThatBelongTogether:
         kill(b)
         assert where(b) == new
 
-    @pytest.mark.long
     def test_when_the_second_fails_alone_it_comes_back_to_the_first(self) -> None:
         a, b = pair()
         kill(b)
@@ -154,7 +155,6 @@ class TestTwoThatBelongTogether:
         kill(c)
         assert where(c) != home
 
-    @pytest.mark.long
     def test_tasks_that_are_placed_by_an_actor_are_tried_again(self, tmp_path: Path) -> None:
         a = Actor.options(**FOREVER).remote()
         near = actor_affinity(affinity(a))
@@ -184,7 +184,6 @@ class TestNodesAndDrivers:
         finally:
             os.kill(node.raylet_pid, signal.SIGCONT)
 
-    @pytest.mark.long
     def test_one_whose_partner_has_no_place_waits_for_it(self, cluster: LocalCluster) -> None:
         first, second = [node.node_id for node in cluster.nodes[1:] if node.alive][:2]
         stead.label(first, {"home": "yes"})
@@ -199,7 +198,6 @@ class TestNodesAndDrivers:
         assert where(a) == second
         assert where(b) == second
 
-    @pytest.mark.long
     def test_a_driver_takes_its_work_along_but_not_its_detached_actors(self, cluster: LocalCluster) -> None:
         target = Actor.options(name="target", lifetime="detached", **FOREVER).remote()
         where(target)
