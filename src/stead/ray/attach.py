@@ -333,10 +333,10 @@ class Connection:
     def report_leaving(self, name: str) -> None:
         wait([self.controller.leaving.remote(self.node_id, name)], timeout=0.2)
 
-    def may_leave(self, name: str) -> bool:
+    def may_leave(self) -> bool:
         """Ask the controller whether this worker's work is to be evicted now; False also if it does not answer."""
         is_actor = not self.core.get_actor_id().is_nil()
-        asked = self.controller.evicts.remote(self.work_id().hex(), self.node_id, name, is_actor)
+        asked = self.controller.evicts.remote(self.work_id().hex(), self.node_id, is_actor)
         ready, _ = ray.wait([asked], timeout=10.0)
         return bool(ready and ray.get(ready[0]))
 

@@ -570,7 +570,7 @@ class ControllerActor(Answers):
         found = self._book.timed_of(id)
         return found.refused if found else None
 
-    def evicts(self, id: str, node: str, name: str, is_actor: bool) -> bool:
+    def evicts(self, id: str, node: str, is_actor: bool) -> bool:
         """A worker asks whether it is to evict its work now, as a no-execute taint says; then that is an event."""
         if not self._evictions.admits_one(node):
             return False

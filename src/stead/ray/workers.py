@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -183,24 +183,36 @@ def _await_room(link: Connection, worker: Any) -> None:
         link.waits_elsewhere = False
 
 
+class Stays:
+    """Since when this process knows of each no-execute taint of its node, on its own clock: the head's may differ."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, float], float] = {}
+
+    def over(self, due: Mapping[str, tuple[float, float]], began: float, now: float) -> list[str]:
+        """The names whose work has been here for as long as it may. `due` tells, for each, since when there is a taint
+        (which only tells one from the next) and how long work may stay; `began` is when the work began."""
+        taints = [(name, since) for name, (since, _) in due.items()]
+        self._known = {taint: self._known.get(taint, now) for taint in taints}
+        return [name for name, (since, stay) in due.items() if max(self._known[name, since], began) + stay <= now]
+
+
 def _obey_evictions(worker: Any) -> None:
     """End this worker when a no-execute taint says so; before that, tell in which runtime environment it runs."""
-    never, began, work = threading.Event(), time.time(), b""
+    never, stays, began, work = threading.Event(), Stays(), time.monotonic(), b""
     digest = os.environ.get(VARIABLE)
     while not never.wait(0.5):
         with contextlib.suppress(Exception):
             link = connection(worker.core_worker)
             if work != (work := link.work_id()):
-                began = time.time()
+                began = time.monotonic()
             if digest and work:
                 link.tell("holds", (link.node_id, digest))
                 digest = None
-            due = link.page().evict.get(link.node_id)
-            if due and not link.waits_elsewhere and not (link.evictable is not None and link.evictable.is_over):
-                for name in worker.core_worker.resource_ids().keys() & due.keys():
-                    since, stay = due[name]
-                    if max(since, began) + stay <= time.time() and link.may_leave(name):
-                        _leave(link, work)
+            over = stays.over(link.page().evict.get(link.node_id, {}), began, time.monotonic())
+            if over and not link.waits_elsewhere and not (link.evictable is not None and link.evictable.is_over):
+                if not worker.core_worker.resource_ids().keys().isdisjoint(over) and link.may_leave():
+                    _leave(link, work)
 
 
 def _leave(link: Connection, work: bytes) -> None:
