@@ -1,4 +1,5 @@
-"""How long work may stay under a no-execute taint: counted by its worker, from when it hears of the taint."""
+"""What workers work out by themselves: how long work may stay under a no-execute taint, and under which name it
+moves on."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import pytest
 
 pytest.importorskip("ray")
 
+from stead.ray.page import Page
+from stead.ray.redirects import name_today
 from stead.ray.workers import Stays
 
 HEAD_S = 1_700_000_000.0
@@ -34,3 +37,16 @@ def test_a_taint_that_goes_and_comes_again_counts_anew() -> None:
 def test_each_name_has_its_own_time_and_none_is_at_once() -> None:
     due = {"a": (HEAD_S, 0.0), "b": (HEAD_S, 5.0)}
     assert Stays().over(due, 0.0, 1.0) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("held", "today"),
+    [
+        ("stead.plain.0", "stead.plain.2"),
+        ("stead.s/abc/1", "stead.s/abc/3"),
+        ("GPU", "GPU"),
+        ("stead.t/x", "stead.t/x"),
+    ],
+)
+def test_a_task_that_moves_on_goes_by_the_name_that_a_new_submission_has(held: str, today: str) -> None:
+    assert name_today(Page(generations={"plain": 2}, slots={"abc": 3}), held) == today
