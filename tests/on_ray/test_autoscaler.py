@@ -64,8 +64,9 @@ DRIVER = """
     def known():
         return {node["NodeID"] for node in ray.nodes()}
 
-    def groups():
-        return {row["name"] for row in ray.util.placement_group_table().values() if row["state"] != "REMOVED"}
+    def told():
+        rows = [row for row in ray.util.placement_group_table().values() if row["state"] != "REMOVED"]
+        return {row["name"] for row in rows if row["name"].startswith("stead-wanted/")}
 
     @ray.remote(num_cpus=1)
     def where():
@@ -84,7 +85,7 @@ SCALES = """
     ran = time.monotonic() - start
     wait_for(lambda: alive() == {head}, 60, "the end of the idle node")
     gone = time.monotonic() - start
-    wait_for(lambda: not groups(), 10, "the end of what was told")
+    wait_for(lambda: not told(), 10, "the end of what was told")
     taints = [str(taint) for view in stead.nodes() if view.id == head for taint in view.taints]
     print(json.dumps({
         "head": head, "ran_on": ran_on, "launched": sorted(known() - before), "taints": taints,
@@ -111,12 +112,12 @@ MUCH = """
     (labelled_on,) = ray.get([labelled], timeout=60)
     labels = {node["NodeID"]: node["Labels"] for node in ray.nodes()}
     seconds = time.monotonic() - start
-    wait_for(groups, 20, "a demand that stands")
+    wait_for(told, 20, "a demand that stands")
     ray.kill(ray.get_actor("stead-controller", "stead"), no_restart=False)
     stead.nodes()
     waits = not ray.wait([hopeless], timeout=0)[0]
     ray.cancel(hopeless)
-    wait_for(lambda: not groups(), 20, "the end of what was told, before and after the kill")
+    wait_for(lambda: not told(), 20, "the end of what was told, before and after the kill")
     print(json.dumps({
         "head": head, "ran_on": ran_on, "pool": labels[labelled_on].get("pool"), "waits": waits, "seconds": seconds,
     }))

@@ -185,7 +185,8 @@ class TestNodesAndDrivers:
             os.kill(node.raylet_pid, signal.SIGCONT)
 
     def test_one_whose_partner_has_no_place_waits_for_it(self, cluster: LocalCluster) -> None:
-        first, second = [node.node_id for node in cluster.nodes[1:] if node.alive][:2]
+        in_use = {view.id for view in stead.nodes()}  # a node that hung for too long is not, and may still end
+        first, second = [node.node_id for node in cluster.nodes[1:] if node.alive and node.node_id in in_use][:2]
         stead.label(first, {"home": "yes"})
         a = Actor.options(label_selector={"home": "yes"}, **FOREVER).remote()
         b = Actor.options(scheduling_strategy=actor_affinity(affinity(a)), **FOREVER).remote()
