@@ -30,6 +30,8 @@ SINGLE = 40
 LEAST, MORE_US = 0.7, 25.0
 NODES, PENDING, MANY_SHAPES = 1_000, 10_000, 200
 NODE = {"num_cpus": 2, "resources": {"bench": 1000}, "labels": {"zone": "a"}}
+KEPT = KEEP_WORKERS | {"num_workers_soft_limit": 2}
+"""No more workers than CPUs: Ray starts as many as it may, and on two cores that takes a minute."""
 
 Options = Callable[[int], dict[str, Any]]
 
@@ -43,7 +45,7 @@ def slots() -> list[Row]:
     from stead.ray.page import FOLDER
 
     rows = []
-    with local_cluster([{**NODE, "num_cpus": 0}, NODE, NODE], system_config=KEEP_WORKERS) as cluster:
+    with local_cluster([{**NODE, "num_cpus": 0, "labels": {}}, NODE, NODE], system_config=KEPT) as cluster:
         stead.init(cluster.address, log_to_driver=False, logging_level="error", namespace="bench")
         task = ray.remote(num_cpus=1, max_retries=0)(_now)
         ray.get([task.remote() for _ in range(50)])
@@ -82,7 +84,7 @@ class _Home:
 def _resident() -> Iterator[Any]:
     import ray
 
-    actor = ray.remote(num_cpus=0)(_Home).options(labels={"role": "anchor"}).remote()
+    actor = ray.remote(num_cpus=0)(_Home).options(labels={"role": "anchor"}, label_selector={"zone": "a"}).remote()
     ray.get(actor.here.remote())
     yield actor
     ray.kill(actor)

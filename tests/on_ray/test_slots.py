@@ -22,12 +22,12 @@ from stead.engine.decisions import Evicted, Placed, Waiting
 from stead.engine.facts import AskRunning, ClockAdvanced, NodeDrained, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
 from stead.labelling import Labels, Requirement, Selector
 from stead.node import Node
-from stead.ray.anchors import Anchors
+from stead.ray.anchors import KNOWN_S, Anchors
 from stead.ray.book import SlotShape
 from stead.ray.grants import Outcome
 from stead.ray.page import ONE, SLOT, read_slot, slot_name
 from stead.ray.slot_pools import COUNTED_S
-from stead.ray.slots import IDLE_S, RETIRED_S, Slots
+from stead.ray.slots import FAREWELL_S, IDLE_S, RETIRED_S, Slots
 from stead.ray.tables import NodeRow, PendingRow, Status
 from stead.solver import found as solver
 from stead.taints import Effect, Taint
@@ -75,6 +75,9 @@ class SimulatedRay:
         self.lengths: dict[str, float] = {}
         self.shapes: dict[str, SlotShape] = {}
         self.silent: set[str] = set()
+        self.listed_s = self.heard_s = 0.0  # how late Ray's table lists what waits; and raylets hear of each other
+        self.waits_since: dict[str, float] = {}
+        self.whole_since: dict[tuple[str, str], float] = {}  # (node, name) with a whole unit
         self.calls: Counter[str] = Counter()
         self.engine = Engine(solver=solver())
         self.engine.apply(*(NodeJoined(Node.of(node, {"CPU": raylet.cpus})) for node, raylet in self.raylets.items()))
@@ -105,16 +108,25 @@ class SimulatedRay:
         self.calls[node] += 1
         raylet = self.raylets[node]
         for name, amount in amounts.items():
-            was_feasible = self._is_feasible(name)
+            was_feasible = self._is_feasible(node, name)
             raylet.total[name] = max(amount, raylet.held[name] * ONE)
+            if raylet.total[name] >= 1.0:
+                self.whole_since.setdefault((node, name), self.now)
+            else:
+                self.whole_since.pop((node, name), None)
             if not raylet.total[name]:
                 del raylet.total[name]
-            if was_feasible and self.pending[name] and not self._is_feasible(name):
+            if was_feasible and self.pending[name] and not self._is_feasible(node, name):
                 self.failed.append(name)
         return Outcome.ANSWERED
 
-    def _is_feasible(self, name: str) -> bool:
-        return any(raylet.total.get(name, 0.0) >= 1.0 for raylet in self.raylets.values())
+    def _is_feasible(self, node: str, name: str) -> bool:
+        """Whether a raylet knows of a node that could run it; of others it hears late."""
+        return any(
+            other == node or self.now - since >= self.heard_s
+            for (other, granted), since in self.whole_since.items()
+            if granted == name
+        )
 
     def _can_start(self, name: str, raylet: Raylet) -> bool:
         free = raylet.available()
@@ -141,8 +153,10 @@ class SimulatedRay:
             node: NodeRow(node, "", {}, {**raylet.total, "CPU": raylet.cpus}, raylet.available(), False)
             for node, raylet in self.raylets.items()
         }
-        pending = tuple(PendingRow({name: 1.0, "CPU": 1.0}, (), count) for name, count in self.pending.items() if count)
-        return Status(rows, pending)
+        counts = {name: count for name, count in self.pending.items() if count}
+        self.waits_since = {name: self.waits_since.get(name, self.now) for name in counts}
+        listed = {name: count for name, count in counts.items() if self.now - self.waits_since[name] >= self.listed_s}
+        return Status(rows, tuple(PendingRow({name: 1.0, "CPU": 1.0}, (), count) for name, count in listed.items()))
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
@@ -173,7 +187,7 @@ class SimulatedRay:
                 raylet.held[task[1]] -= round(1 / ONE)
         names = [name for name, count in self.pending.items() if count]
         self.rng.shuffle(names)
-        withdrawn = set(self.slots.withdrawn())
+        withdrawn = set(self.slots.pools.withdrawn())
         for name in names:
             for node, raylet in self.raylets.items():
                 while (node, name) not in withdrawn and self._can_start(name, raylet):
@@ -252,10 +266,12 @@ class TestDemand:
 
     def test_a_light_stream_has_no_more_slots_than_it_uses(self, ray: SimulatedRay) -> None:
         ray.shape("s")
+        counts: Counter[int] = Counter()
         for _ in range(100):
             ray.submit("s", 1)
             ray.tick(4)
-        assert len(ray.engine.placed) < 4  # there is room for others
+            counts[len(ray.engine.placed)] += 1
+        assert counts[2] > 70, counts  # there is room for others nearly all the time
 
     def test_more_tasks_than_free_slots_get_more_at_once(self, ray: SimulatedRay) -> None:
         ray.submit(ray.shape("s"), 1)
@@ -276,10 +292,34 @@ class TestGivingBack:
     def test_and_their_name_goes_too_with_its_anchor(self, ray: SimulatedRay) -> None:
         ray.submit(ray.shape("s"), 4)
         ray.until_done()
-        ray.tick(round((RETIRED_S + COUNTED_S + IDLE_S + 5) / TICK_S))
+        ray.tick(round((KNOWN_S + RETIRED_S + FAREWELL_S + COUNTED_S + IDLE_S + 5) / TICK_S))
         assert not ray.slots.pools
         assert not any(name.startswith(SLOT) for raylet in ray.raylets.values() for name in raylet.total)
         ray.submit("s", 3)
+        ray.until_done()
+        assert not ray.failed
+
+    @pytest.mark.parametrize("later", range(0, 400, 7))
+    def test_a_task_that_comes_just_when_its_name_goes_does_not_fail(self, ray: SimulatedRay, later: int) -> None:
+        """Neither the program's count nor Ray's table has told of it by then."""
+        ray.listed_s = 2.0
+        ray.submit(ray.shape("s"), 4)
+        ray.until_done()
+        ray.tick(round((RETIRED_S - 1) / TICK_S) + later)
+        ray.submit("s", 3, counted=False)
+        ray.until_done()
+        assert not ray.failed
+
+    @pytest.mark.parametrize("rules", [{}, {"affinities": apart_from("app", "s")}], ids=["any place", "apart"])
+    def test_nothing_fails_where_raylets_hear_late_of_each_other(
+        self, ray: SimulatedRay, rules: dict[str, Any]
+    ) -> None:
+        ray.heard_s = 4.0
+        ray.shape("s", labels={"app": "s"}, **rules)
+        for count in (5, 1, 3, 8):
+            ray.submit("s", count, length=0.3)
+            ray.submit(ray.shape("t"), 4, length=0.7)
+            ray.tick(14)
         ray.until_done()
         assert not ray.failed
 
@@ -333,7 +373,7 @@ class TestRules:
         ray.tick(5)
         ray.taint("a")
         ray.tick()
-        assert ("a", slot_name("s", 0)) in set(ray.slots.withdrawn())
+        assert ("a", slot_name("s", 0)) in set(ray.slots.pools.withdrawn())
         ray.tick(5)  # what held a lease there has ended
         before = ray.places["s", "a"]
         ray.submit("s", 20)
@@ -350,7 +390,7 @@ class TestRules:
         ray.engine.apply(NodeUntainted("a", "t"))
         ray.world += 1
         ray.tick()
-        assert not set(ray.slots.withdrawn())
+        assert not set(ray.slots.pools.withdrawn())
         ray.until_done()
 
     def test_names_do_not_grow_with_the_number_of_changes(self, ray: SimulatedRay) -> None:
@@ -386,7 +426,7 @@ class TestRules:
         ray.tick(5)
         ray.taint("a", Effect.NO_EXECUTE)
         ray.tick()
-        assert set(ray.slots.evicted()) == {("a", slot_name("s", 0))}
+        assert set(ray.slots.pools.evicted()) == {("a", slot_name("s", 0))}
 
     def test_work_apart_from_its_own_kind_has_one_slot_a_node(self, ray: SimulatedRay) -> None:
         ray.shape("s", labels=Labels({"role": "x"}), affinities=apart_from("role", "x"))

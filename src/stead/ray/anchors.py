@@ -20,7 +20,11 @@ from stead.ray.tables import Status, handle
 
 NAME = "stead-anchor"
 HEARD_S = 2 * SYNC_S
-"""After this Ray's tables show what a node was told, and its raylets know what the tables show."""
+"""After this Ray's tables show what a node was told."""
+
+KNOWN_S = 5.0
+"""After this every raylet knows what Ray's tables show, on a busy machine too: no table tells when. Usually it takes a
+tenth of a second, but a raylet that hears of an anchor too late fails what is queued there."""
 
 GROUPS_A_ROUND = 10
 """How many groups are created in one round: each costs a call."""
@@ -74,14 +78,14 @@ class Anchors:
         """Whether the name's slots can be withdrawn: it stays feasible without them, or it is on its way out."""
         if self._states.get(name) in (State.LOWERED, State.RELEASED):
             return True
-        return name in self._standing and self._clock() - self._standing[name] > HEARD_S
+        return name in self._standing and self._clock() - self._standing[name] > KNOWN_S
 
-    def advance(self, names: Iterable[str], status: Status) -> None:
-        """The next step for each name, once Ray's tables show the last one."""
+    def advance(self, slots: Mapping[str, int], status: Status) -> None:
+        """The next step for each name, once Ray's tables show the last one. `slots`: how many of it the head has."""
         head, made = status.nodes.get(self.node), 0
         if head is None:
             return
-        for name in names:
+        for name, there in slots.items():
             state = self._states.get(name)
             if state is None:
                 self._states[name] = State.ASKED
@@ -92,7 +96,7 @@ class Anchors:
                 # Created before the tables show the part, Ray would take the group for infeasible and never look again.
                 self._held[name] = self._hold(name)
                 self._states[name] = State.HOLDING
-            elif state is State.UP and name not in self._standing and head.total.get(name, 0.0) >= 1.0:
+            elif state is State.UP and name not in self._standing and head.total.get(name, 0.0) >= 1.0 + there:
                 self._standing[name] = self._clock()
             elif state is State.HOLDING and _is_held(head.total.get(name, 0.0), head.available.get(name, 0.0)):
                 self._states[name] = State.UP

@@ -303,7 +303,7 @@ class ControllerActor(Answers):
             rare={rare_resource(rare): rare for rare in self._cluster.rare},
             tainted={**drained, **tainted},
             away=self._with_slots(away),
-            recalled=by_node(self._placing.slots.recalled()),
+            recalled=by_node(self._placing.slots.pools.recalled()),
             evict=self._due(),
         )
 
@@ -312,7 +312,7 @@ class ControllerActor(Answers):
         return {key: binding(rules[key], ids, self._engine.nodes) for key, ids in self._allowed.items() if key in rules}
 
     def _with_slots(self, away: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        slots = by_node(self._placing.slots.withdrawn())
+        slots = by_node(self._placing.slots.pools.withdrawn())
         return {node: [*away.get(node, []), *slots.get(node, [])] for node in [*away, *(slots.keys() - away.keys())]}
 
     def _due(self) -> dict[str, dict[str, tuple[float, float]]]:

@@ -282,8 +282,8 @@ class Everything:
 
     def _slots(self, slots: Slots) -> None:
         """Tasks in slots that are not listed singly stand under the id of the slot; those that wait are demands."""
-        self._facts += map(AskEnded, slots.waiting_ids())
-        for node, name, ids, used in slots.in_use():
+        self._facts += map(AskEnded, slots.pools.waiting_ids())
+        for node, name, ids, used in slots.pools.in_use():
             self._facts += map(AskEnded, ids)
             for id in ids[self._in_slots[node, name] : used]:
                 self._runs(replace(slots.pools[name].shape.ask, id=id), node)

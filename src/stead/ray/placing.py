@@ -132,7 +132,7 @@ class Placing:
     def facts(self, status: Status) -> list[Fact]:
         with self._lock:
             news, missed = self._news.take()
-            self.decided.follow(self.slots.named())
+            self.decided.follow(self.slots.pools.named())
             slots = self.slots.facts(status, self._waits_s(), self.decided.is_starting)
             if self.decided.is_idle and not self.groups.lives and not self.groups.has_news and self.slots.is_idle:
                 return []
@@ -160,7 +160,7 @@ class Placing:
     def closed(self) -> frozenset[str]:
         """Nodes that work has for itself."""
         with self._lock:
-            return self.decided.closed() | self.slots.closed()
+            return self.decided.closed() | self.slots.pools.closed()
 
     def _occupied(self, status: Status) -> Collection[str]:
         """Nodes on which something runs that the engine has not placed there."""
@@ -191,7 +191,7 @@ class Placing:
         with self._lock:
             fork = self._engine.fork()
             fork.apply(*(AskEnded(id) for ids in self.decided.told.values() for id in ids))
-            fork.apply(*map(AskEnded, self.slots.idle_ids()))
+            fork.apply(*map(AskEnded, self.slots.pools.idle_ids()))
             return fork
 
     @property
@@ -201,7 +201,7 @@ class Placing:
     def mine(self, status: Status, slots: bool = True) -> dict[str, list[Resources]]:
         """By node, what work uses there that the engine has placed."""
         mine = self.decided.shown(status)
-        for shown in (self.groups.shown(status), self.slots.shown(status) if slots else {}):
+        for shown in (self.groups.shown(status), self.slots.pools.shown(status) if slots else {}):
             for node, amounts in shown.items():
                 mine.setdefault(node, []).extend(amounts)
         return mine
@@ -236,14 +236,14 @@ class Placing:
 
     def ids(self) -> list[str]:
         with self._lock:
-            return [*self.decided.lives, *self.groups.lives, *self.slots.ids()]
+            return [*self.decided.lives, *self.groups.lives, *self.slots.pools.ids()]
 
     def evicted_names(self) -> list[tuple[str, str]]:
         """(node, name) whose holders have to go."""
         with self._lock:
             lives = self.decided.lives
             tickets = [(node, lives[id].what.name) for id, node in self.decided.evicting.items() if id in lives]
-            return [*tickets, *self.slots.evicted()]
+            return [*tickets, *self.slots.pools.evicted()]
 
     def wanted(self) -> list[Ask]:
         """What waits and could be served by a node that is not there yet: nothing that has to be near other work."""

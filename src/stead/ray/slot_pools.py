@@ -1,18 +1,18 @@
-"""The slots of one resource name: where they are, who uses them, and how many are wanted.
+"""The slots of each resource name: where they are, who uses them, and how many are wanted.
 
 Rule: only values and sums. What is done about them is in `slots.py`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stead.asks import Ask, Choice
 from stead.ray.book import SlotShape
 from stead.ray.decided import is_exclusive, named_by
-from stead.ray.tables import NodeRow
+from stead.ray.tables import NodeRow, Status
 from stead.resources import UNIT, Resources
 
 COUNTED_S = 2.0
@@ -59,7 +59,8 @@ class Pool:
     listed: int = 0  # what Ray's table says is pending
     drained_at: float = 0.0  # when a slot was seen unused although there was room: nothing was pending
     busy_at: float = 0.0  # when it last had demand or work
-    is_leaving: bool = False  # nobody has used it for a while, and its anchor is being removed
+    left_at: float = 0.0  # when new submissions got another name, because nobody used this one; 0 if they did not
+    is_leaving: bool = False  # and its anchor is being removed
     refused: bool = False  # the nodes it insists on are gone
     grew_last: float = 0.0  # when a program last counted tasks
     names: frozenset[str] = frozenset()  # ids of the actors that its rules name
@@ -97,6 +98,60 @@ class Pool:
         self.drained_at = now
         while self.counted and now - self.counted[0][0] > settled_s:
             self.counted.popleft()
+
+
+class Pools(dict[str, Pool]):
+    """All names that are in use, and what can be read from them."""
+
+    def withdrawn(self) -> Iterator[tuple[str, str]]:
+        """(node, name) where nothing may start any more."""
+        return ((node, pool.name) for pool, node, place in self.places() if place.closed)
+
+    def recalled(self) -> Iterator[tuple[str, str]]:
+        """(node, name) whose workers leave after their task, so that other work gets its turn."""
+        return ((node, pool.name) for pool, node, place in self.places() if place.recalled)
+
+    def evicted(self) -> Iterator[tuple[str, str]]:
+        """(node, name) whose holders have to go now."""
+        return ((node, pool.name) for pool, node, place in self.places() if place.evicting)
+
+    def places(self) -> Iterator[tuple[Pool, str, Place]]:
+        return ((pool, node, place) for pool in self.values() for node, place in pool.places.items())
+
+    def named(self) -> set[str]:
+        """Ids of actors that shapes in use name."""
+        return {id for pool in self.values() for id in pool.names}
+
+    def shown(self, status: Status) -> dict[str, list[Resources]]:
+        """By node, what work in slots uses there, as far as Ray's tables show it."""
+        mine: dict[str, list[Resources]] = defaultdict(list)
+        for pool in self.values():
+            amounts = pool.shape.ask.choices[0].resources
+            for node, place in pool.places.items():
+                if node in status.nodes:
+                    mine[node] += [amounts] * (min(place.used, len(place.ids)) - len(place.blocked & set(place.ids)))
+        return mine
+
+    def idle_ids(self) -> list[str]:
+        """Asks of slots that no task uses."""
+        return [id for _, _, place in self.places() for id in place.ids[place.used :]]
+
+    def ids(self) -> list[str]:
+        """Every ask that the engine has of slots."""
+        return [*(id for _, _, place in self.places() for id in place.ids), *self.waiting_ids()]
+
+    def waiting_ids(self) -> list[str]:
+        return [id for pool in self.values() for id in pool.waiting]
+
+    def closed(self) -> frozenset[str]:
+        """Nodes that a shape has for itself."""
+        return frozenset(node for pool, node, place in self.places() if place.ids and pool.is_exclusive)
+
+    def in_use(self) -> Iterator[tuple[str, str, list[str], int]]:
+        """(node, name, asks, how many of them are in use)."""
+        for pool in self.values():
+            for node, place in pool.places.items():
+                yield node, pool.name, place.ids, place.used
 
 
 def has_room_for(row: NodeRow, ask: Ask) -> bool:

@@ -23,9 +23,9 @@ from stead.ray.book import SlotShape
 from stead.ray.decided import named_by
 from stead.ray.grants import Outcome, ReadingGrants
 from stead.ray.page import ONE, SLOT, SYNC_S, read_slot, slot_name
-from stead.ray.slot_pools import Place, Pool, Room, has_room_for, most_of
+from stead.ray.slot_pools import Place, Pool, Pools, Room, has_room_for, most_of
 from stead.ray.tables import SHAPES_LISTED_MAX, NodeRow, Status
-from stead.resources import NOTHING, Resources
+from stead.resources import NOTHING
 
 SETTLED_S = 0.35
 """After a grant, pending work of the shape has found the slot by then, unless its node lacks the room."""
@@ -45,8 +45,9 @@ BLOCKED_S = 0.5
 """When Ray has had room for this long while all slots of a pending shape are in use, tasks in them are blocked."""
 
 CLOSING_S = 5.0
-RETIRED_S = 60.0
-"""A name without demand and without slots is taken away after this."""
+RETIRED_S, FAREWELL_S = 60.0, 10.0
+"""When a name has had no demand and no slots for so long, new submissions get another one; and it is taken away so much
+later, because Ray would fail a task that is queued under it at that moment."""
 
 QUIET_S, MOST_S = 0.04, 0.1
 """A burst of work that is decided in batches is complete when no count has come for this long, and at the latest after
@@ -78,7 +79,7 @@ class Slots:
     ) -> None:
         self._shapes, self._engine, self._grants, self._anchors = shapes, engine, grants, anchors
         self._check, self._clock = check, clock
-        self.pools: dict[str, Pool] = {}
+        self.pools = Pools()
         self._current: dict[str, int] = {}  # shape -> the generation that new submissions carry
         self._heard: dict[str, int] = {}  # program -> the number of its last message
         self._burst = (
@@ -135,21 +136,6 @@ class Slots:
         """By shape, the generation that new submissions carry; 0 goes without saying."""
         return {key: generation for key, generation in self._current.items() if generation}
 
-    def withdrawn(self) -> Iterator[tuple[str, str]]:
-        """(node, name) where nothing may start any more."""
-        return ((node, pool.name) for pool, node, place in self._places() if place.closed)
-
-    def recalled(self) -> Iterator[tuple[str, str]]:
-        """(node, name) whose workers leave after their task, so that other work gets its turn."""
-        return ((node, pool.name) for pool, node, place in self._places() if place.recalled)
-
-    def evicted(self) -> Iterator[tuple[str, str]]:
-        """(node, name) whose holders have to go now."""
-        return ((node, pool.name) for pool, node, place in self._places() if place.evicting)
-
-    def _places(self) -> Iterator[tuple[Pool, str, Place]]:
-        return ((pool, node, place) for pool in self.pools.values() for node, place in pool.places.items())
-
     def shape_of(self, resources: Mapping[str, float]) -> Ask | None:
         """What the engine knows of work that asks for a slot."""
         for name in resources:
@@ -158,10 +144,6 @@ class Slots:
             if shape is not None:
                 return shape.ask
         return None
-
-    def named(self) -> set[str]:
-        """Ids of actors that shapes in use name."""
-        return {id for pool in self.pools.values() for id in pool.names}
 
     @property
     def is_idle(self) -> bool:
@@ -284,9 +266,10 @@ class Slots:
             if has_room and (idle > SYNC_S or others):
                 pool.drain(now, SETTLED_S)
             spare = free if not has_room else max(0, free - pool.demand(now))
-            if idle > IDLE_S or pool.is_own_rival or not has_room:
+            is_needless = idle > IDLE_S or pool.is_own_rival or not has_room
+            if is_needless and self._anchors.is_safe(pool.name):
                 place.surplus = spare
-            elif idle > LENT_S or others:
+            elif (is_needless or idle > LENT_S or others) and not pool.is_own_rival:
                 facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - place.used - (free - spare))]
         elif self._is_blocked(pool, place, row, now):
             facts += self._block(pool, node, place)
@@ -300,11 +283,7 @@ class Slots:
     def _give_back(self, now: float) -> list[Fact]:
         """Take unused slots from their nodes. A node's answer tells which of them were taken by a task meanwhile."""
         surplus = [
-            (pool, node, place)
-            for pool in self.pools.values()
-            if self._anchors.is_safe(pool.name)
-            for node, place in pool.places.items()
-            if place.surplus
+            (pool, node, place) for pool in self.pools.values() for node, place in pool.places.items() if place.surplus
         ]
         if not surplus or self._grants is None:
             return []
@@ -352,7 +331,7 @@ class Slots:
     def close_in(self, occupied: Callable[[], Collection[str]]) -> list[Fact]:
         """A slot that wants its node for itself is granted when the node is empty. `occupied`: nodes that are not."""
         now, facts = self._clock(), list[Fact]()
-        closing = [(pool, node, place) for pool, node, place in self._places() if place.closing]
+        closing = [(pool, node, place) for pool, node, place in self.pools.places() if place.closing]
         full = occupied() if closing else ()
         for pool, node, place in closing:
             for id, since in list(place.closing.items()):
@@ -420,42 +399,17 @@ class Slots:
                 if is_gone and place.told == 0.0 and not place.ids:
                     del pool.places[node]
             is_used = any(place.ids or place.used or place.open for place in pool.places.values())
-            pool.is_leaving = not (is_used or pool.waiting or self._saturated or now - pool.busy_at < RETIRED_S)
+            if is_used or pool.waiting or self._saturated or now - pool.busy_at < RETIRED_S:
+                pool.is_leaving, pool.left_at = False, 0.0
+                continue
+            if not pool.left_at:
+                pool.left_at = now
+                self._move_on(pool)
+            pool.is_leaving = now - pool.left_at > FAREWELL_S
             if pool.is_leaving and self._anchors.remove(name, status):
                 del self.pools[name]
                 if not any(other.shape.key == pool.shape.key for other in self.pools.values()):
                     self._current.pop(pool.shape.key, None)
-
-    def shown(self, status: Status) -> dict[str, list[Resources]]:
-        """By node, what work in slots uses there, as far as Ray's tables show it."""
-        mine: dict[str, list[Resources]] = defaultdict(list)
-        for pool in self.pools.values():
-            amounts = pool.shape.ask.choices[0].resources
-            for node, place in pool.places.items():
-                if node in status.nodes:
-                    mine[node] += [amounts] * (min(place.used, len(place.ids)) - len(place.blocked & set(place.ids)))
-        return mine
-
-    def idle_ids(self) -> list[str]:
-        """Asks of slots that no task uses."""
-        return [id for _, _, place in self._places() for id in place.ids[place.used :]]
-
-    def ids(self) -> list[str]:
-        """Every ask that the engine has of slots."""
-        return [*(id for _, _, place in self._places() for id in place.ids), *self.waiting_ids()]
-
-    def waiting_ids(self) -> list[str]:
-        return [id for pool in self.pools.values() for id in pool.waiting]
-
-    def closed(self) -> frozenset[str]:
-        """Nodes that a shape has for itself."""
-        return frozenset(node for pool, node, place in self._places() if place.ids and pool.is_exclusive)
-
-    def in_use(self) -> Iterator[tuple[str, str, list[str], int]]:
-        """(node, name, asks, how many of them are in use)."""
-        for pool in self.pools.values():
-            for node, place in pool.places.items():
-                yield node, pool.name, place.ids, place.used
 
     # -- what the engine wants done
 
@@ -512,17 +466,21 @@ class Slots:
     def _close(self, pool: Pool, place: Place) -> None:
         place.closed, place.open, place.told = True, 0, None
         place.closing.clear()
-        key = pool.shape.key
-        if self._current.get(key, 0) == pool.generation:
-            self._current[key] = self._clean_generation(key)
+        self._move_on(pool)
 
-    def _clean_generation(self, key: str) -> int:
-        """Another generation of a shape's name that has nothing on a node that is closed to it, or a new one."""
-        pools = {pool.generation: pool for pool in self.pools.values() if pool.shape.key == key}
-        for generation, pool in sorted(pools.items()):
-            if not any(place.closed for place in pool.places.values()):
-                return generation
-        return max(pools) + 1
+    def _move_on(self, pool: Pool) -> None:
+        """Let new submissions carry another generation of a shape's name: one that has nothing on a node that is closed
+        to it and is not about to go, or a new one."""
+        key = pool.shape.key
+        if self._current.get(key, 0) != pool.generation:
+            return
+        pools = {each.generation: each for each in self.pools.values() if each.shape.key == key}
+        clean = [
+            generation
+            for generation, each in sorted(pools.items())
+            if not each.left_at and not any(place.closed for place in each.places.values())
+        ]
+        self._current[key] = clean[0] if clean else min(set(range(len(pools) + 1)) - pools.keys())
 
     def _allowed(self, pool: Pool) -> set[str]:
         """Nodes where one of the slots there could be placed anew, whatever is free."""
@@ -549,7 +507,11 @@ class Slots:
         if self._grants is None or not self.pools:
             return
         now = self._clock()
-        self._anchors.advance([pool.name for pool in self.pools.values() if not pool.is_leaving], status)
+        head = self._anchors.node
+        staying = [pool for pool in self.pools.values() if not pool.is_leaving]
+        self._anchors.advance(
+            {pool.name: pool.places[head].open if head in pool.places else 0 for pool in staying}, status
+        )
         changes: dict[str, dict[str, float]] = defaultdict(dict)
         for pool in self.pools.values():
             if self._anchors.amount(pool.name):

@@ -1,9 +1,9 @@
 """Where stead meets Ray's submission: tasks, actors and groups get their pass on the way to Ray's core.
 
-Rule: the only file that touches Ray's submission. It acts at one point, the three methods of Ray's core worker that
-everything written in Python goes through, after Ray has worked out default amounts and captured groups; so plain work
-keeps plain Ray's accounting under every strategy. Work inside a placement group carries no pass, its bundle does.
-Nothing here may fail a submission that asked nothing of stead.
+Rule: beside `options` the only file that touches Ray's submission. It acts at one point, the methods of Ray's core
+worker that everything written in Python goes through, after Ray has worked out default amounts and captured groups; so
+plain work keeps plain Ray's accounting under every strategy. Work inside a placement group carries no pass, its bundle
+does. Nothing here may fail a submission that asked nothing of stead.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import ctypes
 import gc
 import inspect
 import logging
-import os
 import random
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +21,6 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import ray
-from ray._common import ray_option_utils
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -32,18 +28,14 @@ from stead.errors import Invalid, Unsupported
 from stead.labelling import ANYWHERE
 from stead.ray import grants, singly, slot_tasks
 from stead.ray.attach import Connection, connection
-from stead.ray.compile import FIXED, ONCE, OWN_OPTIONS, Pass, Route, Wish, by_default, implicit, is_plain, route
-from stead.ray.environments import FLAG, opted
+from stead.ray.compile import FIXED, ONCE, Pass, Route, Wish, by_default, implicit, route
 from stead.ray.marks import rare_taint
 from stead.ray.native import NODE_ID, NOWHERE
-from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, PREFIX, SOFT_ENTRY, TIMED, NoPage, Page, read_name
+from stead.ray.options import CHOICES, Marked, State, accept_options, quieten
+from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, TIMED, NoPage, Page, read_name
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
-ROUTE = "_stead_route"
-"""The option under which a compiled route travels through Ray's own option handling."""
-
-ENFORCE_LABELS = "STEAD_ENFORCE_LABELS"
 PLAIN = Wish(Pass())
 ENTRIES_MAX = 16
 
@@ -71,31 +63,13 @@ SERVICES = frozenset(
 log = logging.getLogger(__name__)
 
 
-class Marked(dict):  # type: ignore[type-arg]
-    """A label selector for Ray that carries the route it came from to Ray's core."""
-
-    route: Route
-    written: Mapping[str, Any]  # the options as the caller gave them
-
-
-class _State:
-    """What this process does: nothing, the pass only where stead was asked (or a taint was ever set), or always."""
-
-    installed = False
-    always = False
-    exempt = False
-    warned_labels = False
-    group_options = threading.local()
-    complete = threading.local()
-
-
 # -- switching on
 
 
 def install(always: bool) -> None:
     """Bind this process's submissions. `always`: plain work carries the plain pass, taints or not."""
-    _State.always = _State.always or always
-    if _State.installed:
+    State.always = State.always or always
+    if State.installed:
         return
     check_ray()
     core = ray._raylet.CoreWorker
@@ -103,28 +77,28 @@ def install(always: bool) -> None:
     _replace(core, "create_actor", _create_actor)
     _replace(core, "create_placement_group", _create_placement_group)
     _replace(core, "remove_placement_group", _remove_placement_group)
-    _accept_options()
-    _quieten()
-    _State.installed = True
+    accept_options()
+    quieten()
+    State.installed = True
 
 
 def is_installed() -> bool:
-    return _State.installed
+    return State.installed
 
 
 def exempt_this_process() -> None:
     """What the controller itself starts carries no pass: it is there to grant them."""
-    _State.exempt = True
+    State.exempt = True
 
 
 @contextmanager
 def complete() -> Iterator[None]:
     """What this thread submits in the block asks for all that it needs; nothing is added."""
-    _State.complete.now = True
+    State.complete.now = True
     try:
         yield
     finally:
-        _State.complete.now = False
+        State.complete.now = False
 
 
 def check_ray() -> None:
@@ -160,7 +134,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def submit_task(core: Any, *given: Any) -> Any:
         said = given[at_labels]
-        if _State.exempt or getattr(_State.complete, "now", False):
+        if State.exempt or getattr(State.complete, "now", False):
             if isinstance(said, Marked):
                 args = list(given)
                 args[at_strategy], args[at_labels], args[at_fallback] = _as_written(said, given[at_strategy])
@@ -206,9 +180,9 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def create_actor(core: Any, *given: Any, **named: Any) -> Any:
         descriptor, said = given[at_descriptor], named.get("label_selector")
-        if _State.exempt or _is_service(descriptor, given[at_resources]):
+        if State.exempt or _is_service(descriptor, given[at_resources]):
             if isinstance(said, Marked):
-                named.update(zip(_CHOICES, _as_written(said, named["scheduling_strategy"]), strict=True))
+                named.update(zip(CHOICES, _as_written(said, named["scheduling_strategy"]), strict=True))
             return plain(core, *given, **named)
         asked = said.route if isinstance(said, Marked) else None
         resources = given[at_resources]
@@ -218,7 +192,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         if asked is not None and asked.is_decided:
             strategy = named.get("scheduling_strategy")
             piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
-            named.update(zip(_CHOICES, piece.for_actor(resources, given[at_placement]), strict=True))
+            named.update(zip(CHOICES, piece.for_actor(resources, given[at_placement]), strict=True))
             actor_id = plain(core, *given, **named)
             piece.actor_created(actor_id, detached=given[at_detached])
             return actor_id
@@ -228,7 +202,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
             resources.update(dict.fromkeys(filter(read_name, added), ACTOR_HOLDS))
             if added:
                 given[at_placement].update({**({} if given[at_placement] else resources), **added})
-            named.update(zip(_CHOICES, admitted, strict=True))
+            named.update(zip(CHOICES, admitted, strict=True))
         actor_id = plain(core, *given, **named)
         if asked is not None:
             link.remember_actor(actor_id, asked, resources)
@@ -241,11 +215,11 @@ def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
     at_bundles, at_labels = _place_of(plain, "bundles"), _place_of(plain, "bundle_label_selector")
 
     def create_placement_group(core: Any, *given: Any) -> Any:
-        if _State.exempt or not isinstance(given[at_bundles], list):
+        if State.exempt or not isinstance(given[at_bundles], list):
             return plain(core, *given)
         link, args = connection(core), list(given)
-        tolerated = getattr(_State.group_options, "tolerations", None)
-        said = getattr(_State.group_options, "selectors", None) or args[at_labels]
+        tolerated = getattr(State.group_options, "tolerations", None)
+        said = getattr(State.group_options, "selectors", None) or args[at_labels]
         labels = [dict(each or {}) for each in said] or [{} for _ in args[at_bundles]]
         bundles, selectors = [], []
         for bundle, selector in zip(args[at_bundles], labels, strict=True):
@@ -263,15 +237,12 @@ def _create_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 def _remove_placement_group(plain: Callable[..., Any]) -> Callable[..., Any]:
     def remove_placement_group(core: Any, group_id: Any) -> Any:
-        if not _State.exempt and not ray.util.placement_group_table(PlacementGroup(group_id)):
+        if not State.exempt and not ray.util.placement_group_table(PlacementGroup(group_id)):
             with contextlib.suppress(Exception):  # it waits for its decision, so Ray does not know it yet
                 connection(core).ask("end_group", group_id.hex())
         return plain(core, group_id)
 
     return remove_placement_group
-
-
-_CHOICES = ("scheduling_strategy", "label_selector", "fallback_strategy")
 
 
 def _as_written(said: Marked, strategy: Any) -> tuple[Any, Any, Any]:
@@ -305,7 +276,7 @@ def admit(
     wish = PLAIN if asked is None else asked.wish
     if page.rare:
         wish = with_rare(wish, tuple(name for name in page.rare if (amounts or resources).get(name)), page)
-    if wish is PLAIN and not (_State.always or page.bound):
+    if wish is PLAIN and not (State.always or page.bound):
         if asked is not None and asked.per_node:
             resources.update(implicit(asked, link.namespace))
         return None if asked is None else _native(asked, strategy)
@@ -486,116 +457,3 @@ def _check_pin(link: Connection, wish: Wish, node_id: str) -> None:
 def _is_service(descriptor: Any, resources: Mapping[str, float]) -> bool:
     name = f"{descriptor.module_name}.{descriptor.class_name}"
     return name in SERVICES and not resources.get("CPU")
-
-
-# -- options
-
-
-def _accept_options() -> None:
-    """Let ``@ray.remote`` and ``.options`` take stead's keywords and strategies."""
-    for table in (ray_option_utils.task_options, ray_option_utils.actor_options, ray_option_utils.valid_options):
-        for name in (*OWN_OPTIONS, ROUTE, "scheduling_strategy", "label_selector", "fallback_strategy"):
-            table[name] = ray_option_utils.Option()
-    for name in ("validate_task_options", "validate_actor_options"):
-        setattr(ray_option_utils, name, _validating(getattr(ray_option_utils, name)))
-    for kind in (ray.remote_function.RemoteFunction, ray.actor.ActorClass):
-        kind._remote = _routing(kind._remote)
-    # Programs import the function before they attach, so it is not replaced but changed: what it wraps is in a cell.
-    for cell in ray.util.placement_group.__closure__ or ():
-        if inspect.isfunction(cell.cell_contents) and cell.cell_contents.__name__ == "placement_group":
-            cell.cell_contents = _tolerating(cell.cell_contents)
-
-
-def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(plain)
-    def validate(options: dict[str, Any], *rest: Any, **named: Any) -> Any:
-        options.pop(ROUTE, None)
-        if FLAG in (options.get("runtime_env") or ()):
-            options["runtime_env"] = opted(options["runtime_env"])
-        try:
-            plain(options, *rest, **named)
-        except ValueError as error:  # Ray lists every option it knows, and this one is nobody's business
-            raise ValueError(str(error).replace(f", '{ROUTE}'", "")) from None
-        if not is_plain(options):
-            options[ROUTE] = route(options)
-
-    return validate
-
-
-def _routing(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(plain)
-    def _remote(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        asked = options.pop(ROUTE, None)
-        if asked is None:
-            if is_plain(options):
-                return plain(target, args, kwargs, **options)
-            asked = route(options)
-        if (options.get("label_selector") or options.get("fallback_strategy")) and _is_own_cluster():
-            asked = route({**options, "label_selector": None, "fallback_strategy": None})
-        marked = Marked(asked.label_selector)
-        marked.route, marked.written = asked, {name: options.get(name) for name in _CHOICES}
-        for name in OWN_OPTIONS:
-            options.pop(name, None)
-        options.update(scheduling_strategy=asked.strategy, fallback_strategy=None, label_selector=marked)
-        return plain(target, args, kwargs, **options)
-
-    return _remote
-
-
-def _is_own_cluster() -> bool:
-    """Whether label selectors mean nothing here: the driver itself started the one node there is."""
-    worker = ray._private.worker.global_worker
-    if os.environ.get(ENFORCE_LABELS) == "1" or worker.mode != ray.SCRIPT_MODE or worker.node is None:
-        return False
-    if not worker.node.head or ray._private.worker._global_node is None or len(ray.nodes()) > 1:
-        return False
-    if not _State.warned_labels:
-        _State.warned_labels = True
-        warnings.warn(
-            "label_selector is ignored on a one-node cluster that this program started itself; "
-            f"set {ENFORCE_LABELS}=1 to enforce it",
-            UserWarning,
-            stacklevel=4,
-        )
-    return True
-
-
-def _tolerating(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(plain)
-    def placement_group(*given: Any, tolerations: Any = None, fallback_strategy: Any = None, **named: Any) -> Any:
-        if fallback_strategy is not None:
-            from stead.ray.placement import placement_group as decided  # only here: it is rare, and takes time to load
-
-            return decided(*given, tolerations=tolerations, fallback_strategy=fallback_strategy, **named)
-        selectors = named.get("bundle_label_selector")
-        if _State.exempt or (tolerations is None and selectors is None):
-            return plain(*given, **named)
-        bundles = given[0] if given else named.get("bundles")
-        if isinstance(selectors, list) and isinstance(bundles, list) and len(selectors) == len(bundles):
-            # Ray would refuse what only stead can say; nonsense is refused here, in the caller's stack.
-            for selector in selectors:
-                route({"label_selector": selector})
-            named["bundle_label_selector"] = None
-            _State.group_options.selectors = selectors
-        route({"tolerations": tolerations})
-        _State.group_options.tolerations = tolerations
-        try:
-            return plain(*given, **named)
-        finally:
-            _State.group_options.tolerations = _State.group_options.selectors = None
-
-    return placement_group
-
-
-# -- quiet
-
-
-def _quieten() -> None:
-    """Ray's autoscaler tells every terminal that it has no node type with a pass; people cannot act on that."""
-    module = ray._private.worker
-    plain = module.filter_autoscaler_events
-
-    def filter_autoscaler_events(lines: Any) -> Any:
-        return (line for line in plain(lines) if f"'{PREFIX}" not in line)
-
-    module.filter_autoscaler_events = filter_autoscaler_events
