@@ -91,6 +91,13 @@ class TestQueues:
         queued = [where.options(labels={"number": f"n{number}"}).remote(number) for number in range(130)]
         assert len(ray.get(queued, timeout=6 * SOON_S)) == 130
 
+    def test_shapes_with_deep_queues_share_the_room_and_no_task_fails(self, cluster: LocalCluster) -> None:
+        """A shape that gives its slots back to others has tasks queued everywhere. The head has no CPUs, so nothing on
+        it makes them feasible."""
+        shapes = [where.options(labels={"deep": f"n{number}"}, max_retries=0) for number in range(20)]
+        queued = [shapes[number % 20].remote(number) for number in range(3000)]
+        assert len(ray.get(queued, timeout=6 * SOON_S)) == 3000
+
     def test_slots_go_when_nobody_uses_them(self, cluster: LocalCluster) -> None:
         ray.get(where.options(labels={"role": "short"}).remote(0), timeout=SOON_S)
         wait_for(lambda: not slot_names(), SOON_S, "the return of all slots")

@@ -54,12 +54,14 @@ class HeldBySimulation(Anchors):
         super().__init__(HEAD, dict, lambda: ray.now)
         self._ray = ray
 
-    def _hold(self, name: str) -> Any:
-        self._ray.raylets[HEAD].held[name] += 1
-        return name
+    def _hold(self, name: str, node: str) -> Any:
+        self._ray.raylets[node].held[name] += 1
+        return name, node
 
     def _release(self, group: Any) -> None:
-        self._ray.raylets[HEAD].held[group] -= 1
+        name, node = group
+        if node in self._ray.raylets:
+            self._ray.raylets[node].held[name] -= 1
 
 
 class SimulatedRay:
@@ -125,7 +127,7 @@ class SimulatedRay:
         return any(
             other == node or self.now - since >= self.heard_s
             for (other, granted), since in self.whole_since.items()
-            if granted == name
+            if granted == name and self.raylets[other].cpus >= 1.0
         )
 
     def _can_start(self, name: str, raylet: Raylet) -> bool:
@@ -213,6 +215,17 @@ class SimulatedRay:
             for name, amount in raylet.available().items()
             if name.startswith(SLOT) and amount >= 1.0
         }
+
+    def kill(self, node: str) -> None:
+        """Ray tries again what ran there, and what waited in its queue waits elsewhere."""
+        for _, name, _ in self.raylets.pop(node).running:
+            self.pending[name] += 1
+        self.whole_since = {place: since for place, since in self.whole_since.items() if place[0] != node}
+        self.engine.apply(NodeLeft(node))
+        self.world += 1
+        could_run = [other for other, raylet in self.raylets.items() if raylet.cpus >= 1.0]
+        queued = {name for name, count in self.pending.items() if count and self.waits_since.get(name)}
+        self.failed += [name for name in queued for other in could_run[:1] if not self._is_feasible(other, name)]
 
     def taint(self, node: str, effect: Effect = Effect.NO_SCHEDULE) -> None:
         self.engine.apply(NodeTainted(node, Taint("t", "yes", effect)))
@@ -452,11 +465,22 @@ class TestTrouble:
     def test_the_slots_of_a_node_that_is_gone_are_placed_elsewhere(self, ray: SimulatedRay) -> None:
         ray.submit(ray.shape("s"), 30)
         ray.tick(5)
-        ray.pending[slot_name("s", 0)] += len(ray.raylets.pop("a").running)  # Ray tries them again
-        ray.engine.apply(NodeLeft("a"))
-        ray.world += 1
+        ray.kill("a")
         ray.until_done()
         assert set(ray.slots.pools[slot_name("s", 0)].places) <= {"b", HEAD}
+
+    def test_what_waits_outlives_the_nodes_that_its_name_is_anchored_on(self) -> None:
+        ray = SimulatedRay(dict.fromkeys("abcde", 1))
+        ray.submit(ray.shape("long"), 5, length=100.0)
+        ray.tick(20)
+        ray.submit(ray.shape("s"), 20)
+        for _ in range(4):
+            ray.tick(200)
+            anchored = [node for node, raylet in ray.raylets.items() if slot_name("s", 0) in raylet.total]
+            assert anchored
+            ray.kill(anchored[0])
+        ray.until_done(1000.0)
+        assert not ray.failed
 
     def test_a_node_that_does_not_answer_is_told_again(self, ray: SimulatedRay) -> None:
         ray.silent = {"a", "b"}
@@ -489,6 +513,7 @@ class TestTrouble:
 def test_whatever_happens_everything_runs_nothing_fails_and_nothing_is_left(seed: int) -> None:
     rng = random.Random(seed)
     ray = SimulatedRay({f"n{index}": rng.randint(1, 3) for index in range(rng.randint(1, 4))}, seed)
+    ray.listed_s, ray.heard_s = 2.0 * rng.random(), 4.0 * rng.random()
     nodes = [node for node in ray.raylets if node != HEAD]
     keys = [
         ray.shape(f"s{index}", policy=rng.choice([PolicyName.HYBRID, PolicyName.SPREAD, PolicyName.FLOW]))

@@ -1,22 +1,22 @@
 """Anchors: what keeps a slot's name feasible for Ray while no node has a slot of it.
 
-Rule: Ray fails queued work when the last node that could run it loses the resource. So every live name has one unit
-more on the head than it has slots there, and a placement group holds the smallest part of that unit: the name stays
-feasible, and no task can ever take the unit, because it is never whole. The part is held before the unit is granted,
-and the unit is gone before the part is released.
+Rule: Ray fails queued work when the last node that could ever run it loses the resource. So two nodes that are large
+enough for such tasks have one unit more of every live name than they have slots, and a placement group there holds the
+smallest part of that unit: the name stays feasible, also when one of the two dies, and no task can ever take the unit,
+because it is never whole. The part is held before the unit is granted, and the unit goes before the part is released.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 from typing import Any
 
 import ray
 
 from stead.ray.page import ONE, SYNC_S
-from stead.ray.tables import Status, handle
+from stead.ray.tables import NodeRow, Status, handle
 
 NAME = "stead-anchor"
 HEARD_S = 2 * SYNC_S
@@ -26,8 +26,12 @@ KNOWN_S = 5.0
 """After this every raylet knows what Ray's tables show, on a busy machine too: no table tells when. Usually it takes a
 tenth of a second, but a raylet that hears of an anchor too late fails what is queued there."""
 
+ANCHORS = 2
 GROUPS_A_ROUND = 10
 """How many groups are created in one round: each costs a call."""
+
+Place = tuple[str, str]
+"""The name of a resource, and the id of a node."""
 
 
 class State(Enum):
@@ -39,35 +43,40 @@ class State(Enum):
 
 
 class Anchors:
-    """`node` is the head's id; `groups` are the placement groups there are, by name."""
+    """`head` is the id of the head; `groups` are the placement groups there are, by name."""
 
     def __init__(
         self,
-        node: str,
+        head: str,
         groups: Callable[[], Mapping[str, Mapping[str, Any]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.node, self._groups, self._clock = node, groups, clock
-        self._states: dict[str, State] = {}
-        self._held: dict[str, Any] = {}
-        self._standing: dict[str, float] = {}  # since when Ray's tables show the unit
+        self._head, self._groups, self._clock = head, groups, clock
+        self._states: dict[str, dict[str, State]] = {}  # name -> node -> how far it is
+        self._held: dict[Place, Any] = {}
+        self._standing: dict[Place, float] = {}  # since when Ray's tables show the unit
+        self._searched: dict[str, Collection[str]] = {}  # names that lack anchors, and the nodes there were then
 
     def recover(self, names: Iterable[str]) -> None:
         """After a restart: which anchors stand. Those of names that nobody knows are removed."""
         known = set(names)
-        for name, row in self._groups().items():
-            if not name.startswith(f"{NAME}/"):
+        for group, row in self._groups().items():
+            if not group.startswith(f"{NAME}/"):
                 continue
-            anchored = name.removeprefix(f"{NAME}/")
-            if row["state"] == "CREATED" and anchored in known:
-                self._held[anchored] = handle(row["id"])
-                self._states[anchored] = State.HOLDING
+            _, node, name = group.split("/", 2)
+            if row["state"] == "CREATED" and name in known:
+                self._held[name, node] = handle(row["id"])
+                self._states.setdefault(name, {})[node] = State.HOLDING
             else:
                 self._release(handle(row["id"]))
 
-    def amount(self, name: str) -> float:
-        """What the head has of a name beside its slots."""
-        match self._states.get(name):
+    def nodes(self, name: str) -> Collection[str]:
+        """Where the name is anchored, or about to be."""
+        return self._states.get(name, {}).keys()
+
+    def amount(self, name: str, node: str) -> float:
+        """What a node has of a name beside its slots."""
+        match self._states.get(name, {}).get(node):
             case State.UP:
                 return 1.0
             case State.ASKED | State.HOLDING | State.LOWERED:
@@ -76,54 +85,83 @@ class Anchors:
 
     def is_safe(self, name: str) -> bool:
         """Whether the name's slots can be withdrawn: it stays feasible without them, or it is on its way out."""
-        if self._states.get(name) in (State.LOWERED, State.RELEASED):
-            return True
-        return name in self._standing and self._clock() - self._standing[name] > KNOWN_S
+        states = self._states.get(name, {})
+        if not states or any(state in (State.LOWERED, State.RELEASED) for state in states.values()):
+            return bool(states)
+        now = self._clock()
+        return all(now - self._standing.get((name, node), now) > KNOWN_S for node in states)
 
-    def advance(self, slots: Mapping[str, int], status: Status) -> None:
-        """The next step for each name, once Ray's tables show the last one. `slots`: how many of it the head has."""
-        head, made = status.nodes.get(self.node), 0
-        if head is None:
+    def advance(
+        self, slots: Mapping[str, Callable[[str], int]], status: Status, suits: Callable[[str, NodeRow], bool]
+    ) -> None:
+        """The next step for each name, once Ray's tables show the last one. `slots` tells how many of a name a node
+        has, and `suits` whether it could ever run such a task."""
+        made = 0
+        for name, count in slots.items():
+            self._forget_dead(name, status)
+            self._choose(name, status, suits)
+            for node, state in self._states[name].items():
+                place, row = (name, node), status.nodes[node]
+                total = row.total.get(name, 0.0)
+                if state is State.LOWERED:
+                    self._states[name][node] = State.HOLDING
+                elif state is State.RELEASED:
+                    self._states[name][node] = State.ASKED
+                elif state is State.ASKED and total >= ONE and made < GROUPS_A_ROUND:
+                    made += 1
+                    # Created before the tables show the part, Ray would take the group for infeasible for good.
+                    self._held[place] = self._hold(name, node)
+                    self._states[name][node] = State.HOLDING
+                elif state is State.UP and place not in self._standing and total >= 1.0 + count(node):
+                    self._standing[place] = self._clock()
+                elif state is State.HOLDING and _is_held(total, row.available.get(name, 0.0)):
+                    self._states[name][node] = State.UP
+
+    def _choose(self, name: str, status: Status, suits: Callable[[str, NodeRow], bool]) -> None:
+        """The head, if it is large enough, because it stays; and whatever else is."""
+        states = self._states.setdefault(name, {})
+        if len(states) >= ANCHORS or self._searched.get(name) == status.nodes.keys():
             return
-        for name, there in slots.items():
-            state = self._states.get(name)
-            if state is None:
-                self._states[name] = State.ASKED
-            elif state is State.LOWERED:
-                self._states[name] = State.HOLDING
-            elif state is State.ASKED and head.total.get(name, 0.0) >= ONE and made < GROUPS_A_ROUND:
-                made += 1
-                # Created before the tables show the part, Ray would take the group for infeasible and never look again.
-                self._held[name] = self._hold(name)
-                self._states[name] = State.HOLDING
-            elif state is State.UP and name not in self._standing and head.total.get(name, 0.0) >= 1.0 + there:
-                self._standing[name] = self._clock()
-            elif state is State.HOLDING and _is_held(head.total.get(name, 0.0), head.available.get(name, 0.0)):
-                self._states[name] = State.UP
+        for node in sorted(status.nodes.keys() - states.keys(), key=lambda node: (node != self._head, node)):
+            if len(states) < ANCHORS and suits(name, status.nodes[node]):
+                states[node] = State.ASKED
+        self._searched[name] = frozenset(status.nodes)
+
+    def _forget_dead(self, name: str, status: Status) -> None:
+        states = self._states.get(name, {})
+        for node in [node for node in states if node not in status.nodes]:
+            del states[node]
+            self._standing.pop((name, node), None)
+            if (name, node) in self._held:  # Ray would look for another place for it
+                self._release(self._held.pop((name, node)))
 
     def remove(self, name: str, status: Status) -> bool:
-        """One step towards no anchor. True: it is gone."""
-        head, state = status.nodes.get(self.node), self._states.get(name)
-        if state is None or head is None:
-            return True
-        if state is State.UP:
-            self._states[name] = State.LOWERED
-            self._standing.pop(name, None)
-        elif state in (State.ASKED, State.HOLDING, State.LOWERED) and head.total.get(name, 0.0) < 1.0:
-            if name in self._held:
-                self._release(self._held.pop(name))
-            self._states[name] = State.RELEASED
-        elif state is State.RELEASED and name not in head.total:
-            del self._states[name]
-            return True
-        return False
+        """One step towards no anchors. True: they are gone."""
+        self._forget_dead(name, status)
+        states = self._states.get(name, {})
+        for node, state in list(states.items()):
+            place, total = (name, node), status.nodes[node].total
+            if state is State.UP:
+                states[node] = State.LOWERED
+                self._standing.pop(place, None)
+            elif state in (State.ASKED, State.HOLDING, State.LOWERED) and total.get(name, 0.0) < 1.0:
+                if place in self._held:
+                    self._release(self._held.pop(place))
+                states[node] = State.RELEASED
+            elif state is State.RELEASED and name not in total:
+                del states[node]
+        if states:
+            return False
+        self._states.pop(name, None)
+        self._searched.pop(name, None)
+        return True
 
-    def _hold(self, name: str) -> Any:
+    def _hold(self, name: str, node: str) -> Any:
         return ray.util.placement_group(
             [{name: ONE}],
-            name=f"{NAME}/{name}",
+            name=f"{NAME}/{node}/{name}",
             lifetime="detached",
-            bundle_label_selector=[{"ray.io/node-id": self.node}],
+            bundle_label_selector=[{"ray.io/node-id": node}],
         )
 
     def _release(self, group: Any) -> None:

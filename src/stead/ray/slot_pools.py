@@ -44,6 +44,11 @@ class Place:
     blocked: set[str] = field(default_factory=set)  # asks of tasks that wait for others, for which Ray holds no CPU
     closing: dict[str, float] = field(default_factory=dict)  # asks that wait for the node to be empty, and since when
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no slots: at most an anchor."""
+        return not (self.ids or self.open or self.used)
+
 
 @dataclass(slots=True)
 class Pool:
@@ -86,6 +91,9 @@ class Pool:
     @property
     def slots(self) -> int:
         return sum(max(len(place.ids), place.open) for place in self.places.values()) + len(self.waiting)
+
+    def open_on(self, node: str) -> int:
+        return self.places[node].open if node in self.places else 0
 
     def demand(self, now: float) -> int:
         while self.counted and now - self.counted[0][0] > COUNTED_S:
@@ -158,6 +166,14 @@ def has_room_for(row: NodeRow, ask: Ask) -> bool:
     """Whether the room that a slot was granted for is still free."""
     return any(
         all(row.available.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
+        for choice in ask.choices
+    )
+
+
+def could_run(row: NodeRow, ask: Ask) -> bool:
+    """Whether a node is large enough, whatever is free."""
+    return any(
+        all(row.total.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
         for choice in ask.choices
     )
 

@@ -23,7 +23,7 @@ from stead.ray.book import SlotShape
 from stead.ray.decided import named_by
 from stead.ray.grants import Outcome, ReadingGrants
 from stead.ray.page import ONE, SLOT, SYNC_S, read_slot, slot_name
-from stead.ray.slot_pools import Place, Pool, Pools, Room, has_room_for, most_of
+from stead.ray.slot_pools import Place, Pool, Pools, Room, could_run, has_room_for, most_of
 from stead.ray.tables import SHAPES_LISTED_MAX, NodeRow, Status
 from stead.resources import NOTHING
 
@@ -289,7 +289,7 @@ class Slots:
             return []
         changes: dict[str, dict[str, float]] = defaultdict(dict)
         for pool, node, place in surplus:
-            changes[node][pool.name] = place.open - place.surplus + self._anchored(pool.name, node)
+            changes[node][pool.name] = place.open - place.surplus + self._anchors.amount(pool.name, node)
         self._check()
         answers, facts = self._grants.shrink(changes), list[Fact]()
         for pool, node, place in surplus:
@@ -297,13 +297,11 @@ class Slots:
             if total is None:
                 place.told = None
                 continue
-            left = round(total - self._anchored(pool.name, node))
+            is_kept = total > changes[node][pool.name] + ONE / 2
+            left = int(total + ONE / 2) if is_kept else place.open - place.surplus
             place.open, place.told, place.told_at = left, total, now
             facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - left)]
         return facts
-
-    def _anchored(self, name: str, node: str) -> float:
-        return self._anchors.amount(name) if node == self._anchors.node else 0.0
 
     def _is_blocked(self, pool: Pool, place: Place, row: NodeRow, now: float) -> bool:
         """Whether work of a shape waits for room that Ray has: tasks that wait for others hold no CPU meanwhile."""
@@ -398,7 +396,7 @@ class Slots:
                 is_gone = name not in status.nodes[node].total and now - place.told_at > HEARD_S
                 if is_gone and place.told == 0.0 and not place.ids:
                     del pool.places[node]
-            is_used = any(place.ids or place.used or place.open for place in pool.places.values())
+            is_used = not all(place.is_empty for place in pool.places.values())
             if is_used or pool.waiting or self._saturated or now - pool.busy_at < RETIRED_S:
                 pool.is_leaving, pool.left_at = False, 0.0
                 continue
@@ -457,7 +455,7 @@ class Slots:
                 continue
             allowed = self._allowed(pool)
             for node, place in pool.places.items():
-                if node not in allowed and not place.closed:
+                if node not in allowed and not place.closed and not place.is_empty:
                     self._close(pool, place)
                 elif node in allowed and place.closed:
                     place.closed = place.evicting = False
@@ -507,20 +505,17 @@ class Slots:
         if self._grants is None or not self.pools:
             return
         now = self._clock()
-        head = self._anchors.node
-        staying = [pool for pool in self.pools.values() if not pool.is_leaving]
-        self._anchors.advance(
-            {pool.name: pool.places[head].open if head in pool.places else 0 for pool in staying}, status
-        )
+        staying = {name: pool.open_on for name, pool in self.pools.items() if not pool.is_leaving}
+        self._anchors.advance(staying, status, lambda name, row: could_run(row, self.pools[name].shape.ask))
         changes: dict[str, dict[str, float]] = defaultdict(dict)
         for pool in self.pools.values():
-            if self._anchors.amount(pool.name):
-                pool.places.setdefault(self._anchors.node, Place())
+            for node in self._anchors.nodes(pool.name):
+                pool.places.setdefault(node, Place())
             for node, place in pool.places.items():
                 row = status.nodes.get(node)
                 if row is None:
                     continue
-                total = place.open + self._anchored(pool.name, node)
+                total = place.open + self._anchors.amount(pool.name, node)
                 if self._has_to_be_told(pool, place, row, total, now):
                     changes[node][pool.name] = total
         if not changes:
