@@ -303,7 +303,6 @@ class ControllerActor(Answers):
             rare={rare_resource(rare): rare for rare in self._cluster.rare},
             tainted={**drained, **tainted},
             away=self._with_slots(away),
-            recalled=by_node(self._placing.slots.pools.recalled()),
             evict=self._due(),
         )
 

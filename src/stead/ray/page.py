@@ -100,7 +100,6 @@ class Page:
     rare: Mapping[str, str] = field(default_factory=dict)  # resource -> the name its taint carries
     tainted: Mapping[str, str] = field(default_factory=dict)  # node id -> its taints, in words
     away: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names withdrawn there
-    recalled: Mapping[str, list[str]] = field(default_factory=dict)  # node id -> names whose workers leave after a task
     # node id -> name -> since when, and for how many seconds, what holds the name may stay
     evict: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 

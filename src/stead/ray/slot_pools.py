@@ -37,7 +37,7 @@ class Place:
     free_since: float = 0.0  # since when a slot is unused; 0 while none is
     full_since: float = 0.0
     closed: bool = False  # the rules no longer allow the node: nothing new may start here
-    recalled: bool = False  # more runs here than there are slots: leases end after their task
+    lent: set[str] = field(default_factory=set)  # asks in use whose room the engine may give to other work
     evicting: bool = False
     surplus: int = 0  # slots that nobody needs
     roomy_since: float = 0.0  # since when there is room although all slots are in use; 0 while there is none
@@ -114,10 +114,6 @@ class Pools(dict[str, Pool]):
     def withdrawn(self) -> Iterator[tuple[str, str]]:
         """(node, name) where nothing may start any more."""
         return ((node, pool.name) for pool, node, place in self.places() if place.closed)
-
-    def recalled(self) -> Iterator[tuple[str, str]]:
-        """(node, name) whose workers leave after their task, so that other work gets its turn."""
-        return ((node, pool.name) for pool, node, place in self.places() if place.recalled)
 
     def evicted(self) -> Iterator[tuple[str, str]]:
         """(node, name) whose holders have to go now."""

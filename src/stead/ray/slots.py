@@ -39,7 +39,10 @@ IDLE_S = 2.0
 """A slot that nobody uses is taken back after this."""
 
 TERM_S = 1.0
-"""When other work has waited for this long, a shape whose slots are all busy gives some of them back."""
+"""When other work has waited for this long, a shape whose slots are all busy lends it the room of some of them."""
+
+TURN_S = 1.0
+"""A slot without room is taken back after this: longer than Ray leases a worker for."""
 
 BLOCKED_S = 0.5
 """When Ray has had room for this long while all slots of a pending shape are in use, tasks in them are blocked."""
@@ -246,16 +249,14 @@ class Slots:
         self, pool: Pool, node: str, place: Place, now: float, others: Sequence[float], row: NodeRow
     ) -> list[Fact]:
         """Compare what the engine has on a node with what runs there, and see which slots nobody needs."""
-        facts: list[Fact] = []
+        facts = self._take_back(pool, node, place) if place.lent and not others else []
         if place.told is not None and now - place.told_at > HEARD_S:
-            if not place.recalled:  # tasks in lent slots
-                for _ in range(place.used - len(place.ids)):
-                    ask = self._ask(pool)
-                    place.ids.append(ask.id)
-                    facts.append(AskRunning(ask, node))
+            for _ in range(place.used - len(place.ids)):  # tasks in slots that the engine no longer counted
+                ask = self._ask(pool)
+                place.ids.insert(0, ask.id)
+                facts.append(AskRunning(ask, node))
             rest = len(place.ids) - max(place.open + len(place.closing), place.used)
             facts += [AskEnded(place.ids.pop()) for _ in range(rest)]
-        place.recalled = place.recalled and place.used > place.open
         free = place.open - place.used
         is_settled = place.told is not None and now - place.told_at > SETTLED_S
         place.free_since = (place.free_since or now) if free > 0 and is_settled else 0.0
@@ -266,7 +267,7 @@ class Slots:
             if has_room and (idle > SYNC_S or others):
                 pool.drain(now, SETTLED_S)
             spare = free if not has_room else max(0, free - pool.demand(now))
-            is_needless = idle > IDLE_S or pool.is_own_rival or not has_room
+            is_needless = idle > (IDLE_S if has_room else TURN_S) or (has_room and pool.is_own_rival)
             if is_needless and self._anchors.is_safe(pool.name):
                 place.surplus = spare
             elif (is_needless or idle > LENT_S or others) and not pool.is_own_rival:
@@ -274,7 +275,7 @@ class Slots:
         elif self._is_blocked(pool, place, row, now):
             facts += self._block(pool, node, place)
         elif max(others, default=0.0) > TERM_S and self._has_had_its_turn(pool, place, now):
-            facts += self._recall(place, now)
+            facts += self._lend(pool, node, place, now)
         return facts
 
     def _has_had_its_turn(self, pool: Pool, place: Place, now: float) -> bool:
@@ -317,14 +318,24 @@ class Slots:
         if id is None:
             return []
         place.blocked.add(id)
-        return [AskEnded(id), AskRunning(replace(pool.shape.ask, id=id, choices=(Choice(),)), node)]
+        return _without_amounts(pool, node, id)
 
-    def _recall(self, place: Place, now: float) -> list[Fact]:
-        """Let other work go first: what still runs here has no slot any more."""
-        count = max(1, place.open // 2)
-        place.open -= count
-        place.told, place.recalled, place.full_since = None, True, now
-        return [AskEnded(place.ids.pop(0)) for _ in range(min(count, len(place.ids)))]
+    def _lend(self, pool: Pool, node: str, place: Place, now: float) -> list[Fact]:
+        """Let the engine give the room of some slots to other work, although they are in use and stay. Then Ray lets
+        the shapes take turns by itself: a worker is leased for half a second, and the next goes to whoever has less."""
+        place.full_since = now
+        place.lent &= set(place.ids)
+        ids = [id for id in place.ids if id not in place.lent and id not in place.blocked]
+        lent = ids[-max(1, place.open // 2) :]
+        place.lent.update(lent)
+        place.ids.sort(key=place.lent.__contains__)  # these are the first to go
+        return [fact for id in lent for fact in _without_amounts(pool, node, id)]
+
+    def _take_back(self, pool: Pool, node: str, place: Place) -> list[Fact]:
+        """Nobody else waits any more."""
+        lent = [id for id in place.ids if id in place.lent]
+        place.lent.clear()
+        return [fact for id in lent for fact in (AskEnded(id), AskRunning(replace(pool.shape.ask, id=id), node))]
 
     def close_in(self, occupied: Callable[[], Collection[str]]) -> list[Fact]:
         """A slot that wants its node for itself is granted when the node is empty. `occupied`: nodes that are not."""
@@ -540,7 +551,7 @@ class Slots:
     def is_unsettled(self) -> bool:
         """Whether another look at Ray's tables soon is worth it."""
         places = (place for pool in self.pools.values() for place in pool.places.values())
-        if any(place.recalled or place.closing or (place.closed and place.used) for place in places):
+        if any(place.closing or (place.closed and place.used) for place in places):
             return True
         is_short = any(pool.waiting for pool in self.pools.values())
         return is_short and sum(bool(pool.places) for pool in self.pools.values()) > 1
@@ -551,3 +562,8 @@ class Slots:
         for pool in self.pools.values():
             if pool.waiting:
                 yield pool, max(len(pool.waiting), pool.demand(now))
+
+
+def _without_amounts(pool: Pool, node: str, id: str) -> list[Fact]:
+    """The engine still knows that it runs there, and what it is."""
+    return [AskEnded(id), AskRunning(replace(pool.shape.ask, id=id, choices=(Choice(),)), node)]

@@ -123,8 +123,7 @@ def _must_leave(worker: Any) -> bool:
         names = withdrawn(page, link.node_id, held)
         for name in names:
             link.report_leaving(name)
-        recalled = page.recalled.get(link.node_id)
-        return bool(names) or bool(recalled and held.keys() & set(recalled))
+        return bool(names)
     except Exception:
         return False
 
