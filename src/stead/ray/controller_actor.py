@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -90,13 +91,14 @@ class Change:
 class ControllerActor(Answers):
     def __init__(self) -> None:
         submission.exempt_this_process()
+        with suppress(OSError):  # Ray lets daemons go before workers, and this is one; only root may
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._changes: list[Change] = []
         self._heard_of: list[tuple[Wish, bool]] = []
         self._wishes: dict[str, Wish] = {}
-        self._page = Page()
-        self._status = Status({}, ())
+        self._page, self._status = Page(), Status({}, ())
         self._dirty, self._last_jobs = True, 0.0
         self._allowed: dict[str, set[str]] = {}
         self.readiness = Readiness()
