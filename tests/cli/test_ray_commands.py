@@ -115,6 +115,7 @@ def as_process(*words: str, **variables: str) -> subprocess.CompletedProcess[str
 # -- the demonstration, before the cluster of the other tests is there
 
 
+@pytest.mark.long
 def test_the_demonstration_shows_every_kind_of_rule_and_leaves_nothing(tmp_path: Path) -> None:
     place_for_files = tmp_path / "t"
     place_for_files.mkdir()

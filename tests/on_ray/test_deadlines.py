@@ -18,6 +18,8 @@ import stead
 from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 SHIFTED = """

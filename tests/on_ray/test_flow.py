@@ -29,6 +29,7 @@ from stead.ray.compile import route
 from stead.ray.local import LocalCluster
 from stead.ray.page import FOLDER, Page
 from stead.ray.singly import Piece
+from stead.resources import Resources
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -104,7 +105,7 @@ def policies(cluster: LocalCluster, cpus: float) -> list[str]:
     later, so each test has an amount of its own."""
     told = (AskSubmitted, AsksSubmitted)
     asks = [fact.ask for step in steps(cluster) for fact in step.facts if isinstance(fact, told)]
-    return [ask.policy for ask in asks if ask.choices[0].resources.get("CPU") == cpus]
+    return [ask.policy for ask in asks if ask.choices[0].resources == Resources.of({"CPU": cpus})]
 
 
 def places(cluster: LocalCluster, refs: list[Any]) -> list[int]:

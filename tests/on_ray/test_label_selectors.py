@@ -356,7 +356,8 @@ class TestAClusterThatTheProgramStartedItself:
         ray.shutdown()
     """
 
-    @pytest.mark.parametrize("way", ["init", pytest.param("hook", marks=pytest.mark.long)])
+    @pytest.mark.long
+    @pytest.mark.parametrize("way", ["init", "hook"])
     def test_a_label_selector_means_nothing_there_and_all_else_holds(self, way: str) -> None:
         told = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook"} if way == "hook" else {}
         with TemporaryDirectory(prefix="stead-", dir="/tmp") as place:  # sockets end at 107 characters

@@ -29,6 +29,8 @@ NODES = [
 OWNER = """
 import sys
 from stead.ray.local import local_cluster
+
+pytestmark = pytest.mark.long
 with local_cluster([{"num_cpus": 1}, {"num_cpus": 1}], hooked=False) as cluster:
     print(cluster.temp_dir, flush=True)
     sys.stdin.read()
@@ -161,10 +163,7 @@ def test_another_ray_in_the_process_is_not_disturbed(cluster: LocalCluster, conn
         assert cluster.nodes[0].node_id in alive(ray)
 
 
-GENTLE = [pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGINT, signal.SIGTERM)]
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, *GENTLE], ids=lambda how: how.name)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
 def test_however_the_owner_ends_nothing_is_left(how: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER],

@@ -17,6 +17,8 @@ import stead
 from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 LAUNCHER = """
     import json, sys, ray, stead
     stead.init(sys.argv[1], namespace="tests", log_to_driver=False, logging_level="error")

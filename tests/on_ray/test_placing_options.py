@@ -35,6 +35,8 @@ import stead
 from stead import actor_affinity, affinity, anti_affinity, label_exists, label_in, node_affinity
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 NODES: list[dict[str, Any]] = [
     {"num_cpus": 2, "name": "head"},
     {"num_cpus": 2, "name": "one", "labels": {"zone": "a"}},
@@ -107,7 +109,6 @@ class TestWeights:
         assert landed(cluster, 1, scheduling_strategy=actor_affinity(wanted)) == {chosen}
 
 
-@pytest.mark.long
 class TestSpread:
     def test_zones_are_filled_evenly(self, cluster: LocalCluster) -> None:
         with several(4, labels={"app": "web"}, spread={"zone": 1}) as actors:
@@ -128,13 +129,11 @@ class TestSpread:
         finally:
             stead.uncordon("three")
 
-    @pytest.mark.long
     def test_a_greater_skew_lets_more_in(self, cluster: LocalCluster) -> None:
         options = {"labels": {"app": "askew"}, "spread": {"zone": 2}, "scheduling_strategy": at("one")}
         with several(2, **options) as actors:
             assert homes(cluster, *actors) == [1, 1]
 
-    @pytest.mark.long
     def test_a_label_of_a_running_node_is_a_domain(self, cluster: LocalCluster) -> None:
         with (
             labelled(cluster.nodes[1].node_id, {"rack": "r-1"}),
@@ -180,7 +179,6 @@ class TestExclusive:
             assert waits(task)
         assert indexes(cluster, [task]) == {3}
 
-    @pytest.mark.long
     def test_a_node_is_open_again_after_a_task_that_had_it(self, cluster: LocalCluster) -> None:
         zone = {"label_selector": {"zone": "b"}}
         assert landed(cluster, 1, exclusive=True, **zone) == {3}
@@ -197,7 +195,6 @@ class TestMaxPerNode:
                 ray.kill(actors[0])
                 assert indexes(cluster, [asked]) <= {1, 2}
 
-    @pytest.mark.long
     def test_it_counts_tasks_and_actors_that_say_so_and_nothing_else(self, cluster: LocalCluster) -> None:
         one = {"max_per_node": {"single": 1}, "label_selector": {"zone": "b"}, "num_cpus": 0}
         with resident(**one) as actor:
@@ -208,7 +205,6 @@ class TestMaxPerNode:
             assert waits(task)
         assert indexes(cluster, [task]) == {3}
 
-    @pytest.mark.long
     def test_it_goes_with_an_affinity(self, cluster: LocalCluster) -> None:
         with resident(num_cpus=0, scheduling_strategy=at("two")) as target:
             near = {"scheduling_strategy": actor_affinity(affinity(target)), "max_per_node": {"near": 1}, "num_cpus": 0}
@@ -277,7 +273,6 @@ def target(cluster: LocalCluster) -> Iterator[Any]:
         yield actor
 
 
-@pytest.mark.long
 class TestAllKindsOfWork:
     @pytest.fixture
     def near(self, target: Any) -> dict[str, Any]:
@@ -294,7 +289,6 @@ class TestAllKindsOfWork:
         assert indexes(cluster, [parent.raise_child.remote(Resident)]) == {1}
         ray.kill(parent)
 
-    @pytest.mark.long
     def test_asynchronous_actors_and_streams(
         self, cluster: LocalCluster, kinds: dict[str, Any], target: Any, near: dict[str, Any]
     ) -> None:
@@ -344,7 +338,6 @@ class TestAllKindsOfWork:
         ray.kill(keeper)
         assert nothing_is_left()
 
-    @pytest.mark.long
     def test_tasks_of_a_program_that_ended_are_forgotten(self, cluster: LocalCluster) -> None:
         program = """
             import json, sys
@@ -360,7 +353,6 @@ class TestAllKindsOfWork:
         assert "not near work with role in {nobody-ever}" in run_driver(program, {}, cluster.address)
         assert nothing_is_left()
 
-    @pytest.mark.long
     def test_labels_alone_change_nothing_about_a_result(self, cluster: LocalCluster) -> None:
         tagged = ray.remote(num_cpus=0, labels={"role": "tagged"}, num_returns=2)(lambda: (1, 2))
         assert ray.get(tagged.remote(), timeout=SOON_S) == [1, 2]
@@ -400,7 +392,6 @@ class TestWithOtherRules:
         finally:
             ray.util.remove_placement_group(group)
 
-    @pytest.mark.long
     def test_without_patching_anything_the_rules_hold_or_are_refused(self, cluster: LocalCluster, target: Any) -> None:
         program = """
             import json, sys
@@ -437,7 +428,6 @@ class TestEndings:
             ray.get(asked, timeout=SOON_S)
         assert nothing_is_left()
 
-    @pytest.mark.long
     def test_a_granted_task_that_has_no_room_can_be_cancelled(self, cluster: LocalCluster, target: Any) -> None:
         with occupied(cluster.nodes[2].node_id, 2):
             task = where.options(scheduling_strategy=actor_affinity(affinity(target))).remote()
@@ -453,7 +443,6 @@ class TestEndings:
 
 
 class TestBurst:
-    @pytest.mark.long
     def test_actors_that_shun_their_own_kind_never_share_a_node_whoever_creates_them(
         self, cluster: LocalCluster
     ) -> None:
@@ -510,7 +499,6 @@ class TestRuntimeEnvironments:
         assert ray.get(colour.options(runtime_env=env).remote(), timeout=60) == seen
         assert env == {"use_node_labels_to_acceleration": True, "env_vars": {"COLOUR": "blue"}}
 
-    @pytest.mark.long
     def test_without_the_flag_nothing_is_labelled(self, cluster: LocalCluster) -> None:
         before = stead.labels().keys()
         env = {"use_node_labels_to_acceleration": False, "env_vars": {"COLOUR": "red"}}

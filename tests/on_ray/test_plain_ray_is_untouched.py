@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("ray")
 
 DRIVER = Path(__file__).parent / "drivers" / "untouched.py"
@@ -47,13 +49,11 @@ def test_a_plain_job_holds_nothing_of_stead_and_starts_no_controller(cluster: An
     assert found["held"]["default actor 0"] == {}
 
 
-@pytest.mark.long
 def test_with_init_alone_plain_work_is_as_plain_ray_has_it_while_there_is_no_taint(cluster: Any) -> None:
     found = run(cluster, "init")
     assert {name: of_stead(held) for name, held in found["held"].items() if of_stead(held)} == {}
 
 
-@pytest.mark.long
 def test_under_the_hook_every_piece_outside_a_group_carries_the_pass(cluster: Any) -> None:
     """The opposite, so that the two tests above are seen to look at the right place."""
     found = run(cluster, "plain", RAY_RUNTIME_ENV_HOOK="stead.ray.hook")

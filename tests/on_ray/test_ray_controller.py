@@ -157,13 +157,13 @@ class TestThereIsOne:
             stead.untaint(ids[1], ["stray"])
 
 
+@pytest.mark.long
 class TestNames:
     def test_after_many_shapes_a_node_carries_few_names(self, cluster: LocalCluster) -> None:
         for shape in range(60):
             ray.get([where.options(label_selector={f"key-{shape}": "!x"}).remote() for _ in range(3)])
         wait_for(lambda: len(pass_names()) <= PASSES_MAX * POOL + GENERATIONS_MAX, 60, "unused names went")
 
-    @pytest.mark.long  # once in a whole run the name stayed for a minute, and it is not known why
     def test_a_name_that_was_taken_away_comes_back_with_the_work_that_carries_it(self, ids: list[str]) -> None:
         rule = where.options(label_selector={"comes-back": "!no"})
         ray.get(rule.remote())
@@ -182,6 +182,7 @@ class TestNames:
         assert [name for name in others if not name.startswith(("stead.", "bundle_group_"))] == []
 
 
+@pytest.mark.long
 class TestDeadlines:
     def test_work_that_has_not_started_by_then_is_ended_and_says_why(self, ids: list[str]) -> None:
         options: dict[str, Any] = {"label_selector": {"never": "yes"}, "deadline_s": 1.0}
@@ -259,13 +260,10 @@ THROUGH_AGENTS = {"STEAD_AGENTS": "all"}
 WITH_A_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variables",
-    [
-        WITHOUT_GRANTS,
-        pytest.param(THROUGH_AGENTS, marks=pytest.mark.long),
-        pytest.param(WITH_A_TOKEN, marks=pytest.mark.long),
-    ],
+    [WITHOUT_GRANTS, THROUGH_AGENTS, WITH_A_TOKEN],
     ids=lambda given: next(iter(given)),
 )
 def test_rules_hold_without_grants_and_through_agents_and_with_a_token(

@@ -262,7 +262,7 @@ class TestByLabel:
         with resident(num_cpus=0, **together) as one, resident(num_cpus=0, **together) as other:
             assert len(set(homes(cluster, one, other))) == 1
 
-    def test_a_task_is_found_by_its_labels_while_it_runs(self, cluster: LocalCluster) -> None:
+    def test_a_task_is_found_by_its_labels_while_it_runs(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
         """It runs until an actor answers, which has no place before a node is labelled."""
         with held_back("gate") as gate:
             visitor = ask.options(labels={"role": "visitor"}, scheduling_strategy=at("three")).remote(gate)
@@ -270,6 +270,7 @@ class TestByLabel:
             assert indexes(cluster, [near]) == {3}
             with labelled(cluster.nodes[1].node_id, {"admits": "gate"}):
                 assert indexes(cluster, [visitor]) == {1}
+        wait_for(lambda: nothing_else_runs(cluster, anchors), SOON_S, "news of the visitor's end")
         late = where.options(scheduling_strategy=actor_affinity(label_in("role", ["visitor"]))).remote()
         assert waits(late)
         ray.cancel(late)

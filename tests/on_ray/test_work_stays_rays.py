@@ -15,6 +15,8 @@ from workload import SOON_S, Resident, attached, indexes, labelled, landed, resi
 import stead
 from stead.ray.local import LocalCluster
 
+pytestmark = pytest.mark.long
+
 NODES: list[dict[str, Any]] = [
     {"num_cpus": 2, "labels": {"zone": "a"}},
     {"num_cpus": 2, "labels": {"zone": "b"}, "resources": {"slot": 2}},
@@ -203,7 +205,6 @@ OTHER_DRIVER = """
 """
 
 
-@pytest.mark.long
 def test_two_drivers_share_one_cluster_and_a_detached_actor_outlives_its_driver(cluster: LocalCluster) -> None:
     with resident(name="theirs", num_cpus=0):
         found = run_driver(OTHER_DRIVER, {}, cluster.address)
@@ -299,7 +300,6 @@ ACCOUNTING = """
 """
 
 
-@pytest.mark.long
 def test_under_the_hook_plain_work_keeps_plain_rays_accounting(cluster: LocalCluster) -> None:
     """Seven default actors on 4 CPUs start and hold none, five nested tasks end, child tasks stay captured."""
     told = {"RAY_ADDRESS": cluster.address, "RAY_RUNTIME_ENV_HOOK": "stead.ray.hook"}
@@ -375,7 +375,6 @@ UNPATCHED = """
 """
 
 
-@pytest.mark.long
 def test_steads_own_decorator_does_the_same_where_nothing_is_patched(cluster: LocalCluster) -> None:
     found = run_driver(UNPATCHED, {}, cluster.address, *(node.node_id for node in cluster.nodes))
     assert found == {

@@ -64,6 +64,7 @@ def schema(served: Served, session: requests.Session) -> BaseSchema:
     return schemathesis.openapi.from_dict(session.get(f"{served.url}/openapi.json", timeout=30).json())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 def test_is_answered_as_the_document_says(
     schema: BaseSchema, served: Served, session: requests.Session, mode: GenerationMode
