@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
@@ -54,6 +53,7 @@ from stead.ray.passes import Passes, Settled
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
 from stead.ray.plugs import GroupPlugs
+from stead.ray.process import be_a_daemon
 from stead.ray.readiness import Readiness, when_ready
 from stead.ray.registrar import Message
 from stead.ray.stores import Stores
@@ -91,8 +91,7 @@ class Change:
 class ControllerActor(Answers):
     def __init__(self) -> None:
         submission.exempt_this_process()
-        with suppress(OSError):  # Ray lets daemons go before workers, and this is one; only root may
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        be_a_daemon()
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._changes: list[Change] = []
