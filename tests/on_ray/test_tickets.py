@@ -61,14 +61,48 @@ def test_one_that_it_was_asked_for_is_not_made_again_because_it_may_still_hear_o
     assert granted_after(Outcome.SILENT, 3) == []
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("stead.ray.tickets.time", clock)
+    return clock
+
+
+def test_what_the_last_actor_held_is_taken_away_when_it_is_released_however_late(clock: Clock) -> None:
+    grants = Hanging()
+    tickets = Tickets(grants, lambda: None, {})
+    tickets.add("a", NAME)
+    tickets.want("a", NODE)
+    tickets.carry_out(STATUS)
+    tickets.started(["a"])
+    tickets.carry_out(shown(BOTH, used=ONE))
+    clock.now += 1000.0
+    tickets.ended("a")
+    for status in (shown(ONE, used=ONE), shown(ONE)):
+        assert not tickets.is_settled
+        tickets.sweep(status)
+        tickets.carry_out(status)
+        clock.now += 20.0
+    assert grants.taken == [{NAME: BOTH}, {NAME: 0.0}, {NAME: 0.0}]
+    tickets.sweep(shown(0.0))
+    assert tickets.is_settled
+
+
+def test_also_by_a_controller_that_found_it_when_it_came(clock: Clock) -> None:
+    grants = Hanging()
+    tickets = Tickets(grants, lambda: None, {})
+    tickets.add("a", NAME)
+    tickets.recover(shown(ONE, used=ONE))
+    clock.now += 1000.0
+    tickets.ended("a")
+    assert not tickets.is_settled
+    tickets.sweep(shown(ONE))
+    tickets.carry_out(shown(ONE))
+    assert grants.taken == [{NAME: 0.0}]
+
+
 class TestWorkThatDied:
     """It is lost only when nothing is left that it could start by."""
-
-    @pytest.fixture
-    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
-        clock = Clock()
-        monkeypatch.setattr("stead.ray.tickets.time", clock)
-        return clock
 
     def tickets(self, *outcomes: Outcome) -> Tickets:
         tickets = Tickets(Hanging(*outcomes), lambda: None, {})

@@ -53,6 +53,7 @@ class Tickets:
         self.by_id: dict[str, Ticket] = {}
         self.by_name: dict[str, Ticket] = {}
         self._left_over: dict[str, dict[str, float]] = defaultdict(dict)
+        self._held: dict[tuple[str, str], float] = {}  # (node, name) that was taken back, and when: work may hold it
         self._changed = time.monotonic()
         self._old_plugs = [
             (name.split("/", 2)[1], f"{TICKET}{name.split('/', 2)[2]}", row)
@@ -78,6 +79,7 @@ class Tickets:
             for name, total in node.total.items():
                 if name.startswith(TICKET) and "_group_" not in name:
                     ticket = self.by_name.get(name)
+                    self._held[node.id, name] = time.monotonic()
                     if ticket is None:
                         self._left_over[node.id][name] = 0.0
                     elif total > ONE * 1.5:
@@ -85,8 +87,8 @@ class Tickets:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to be taken away. What was in use a moment ago shows up only when it is released."""
-        return not self._left_over and time.monotonic() > self._changed + SETTLES_S
+        """Whether nothing is left to be taken away. What work holds can be taken away only when it is released."""
+        return not self._left_over and not self._held and time.monotonic() > self._changed + SETTLES_S
 
     def want(self, id: str, node: str) -> None:
         """The engine chose this node; `carry_out` then grants it."""
@@ -121,7 +123,9 @@ class Tickets:
             ticket = self.by_name.get(name)
             if ticket is not None:
                 ticket.told = time.monotonic()
-            if not amount and outcome is not Outcome.ANSWERED:
+            if not amount and outcome is Outcome.ANSWERED:
+                self._held[node, name] = time.monotonic()
+            elif not amount:
                 self._left_over[node][name] = 0.0
             elif amount and ticket is not None and outcome is Outcome.NOT_ASKED:
                 ticket.open.discard(node)
@@ -205,6 +209,11 @@ class Tickets:
 
     def sweep(self, status: Status) -> None:
         """Take away what is left of tickets that are over, or of work that died on a node."""
+        now = time.monotonic()
+        for place, at in list(self._held.items()):
+            row = status.nodes.get(place[0])
+            if row is None or (place[1] not in row.total and now - at > SETTLES_S):  # the tables are late
+                del self._held[place]
         for node in status.nodes.values():
             for name, total in node.total.items():
                 if not name.startswith(TICKET) or "_group_" in name:
