@@ -26,11 +26,12 @@ NODES = [
     {"num_cpus": 1, "num_gpus": 2, "labels": "zone=b", "taints": "k=v:NoExecute", "memory": "1Gi", "name": "third"},
 ]
 
+pytestmark = pytest.mark.long
+
 OWNER = """
 import sys
 from stead.ray.local import local_cluster
 
-pytestmark = pytest.mark.long
 with local_cluster([{"num_cpus": 1}, {"num_cpus": 1}], hooked=False) as cluster:
     print(cluster.temp_dir, flush=True)
     sys.stdin.read()

@@ -460,6 +460,17 @@ class TestRules:
         ray.until_done()
         assert ray.places["s", "a"] == before
 
+    def test_a_shape_near_a_task_has_no_slot_beside_it_any_more_when_that_has_ended(self, ray: SimulatedRay) -> None:
+        ray.submit(ray.shape("visitor", labels={"role": "visitor"}), 1, length=3.0)
+        visitor = Affinity(Selector.all_of(Requirement.is_in("role", "visitor")), near=True)
+        ray.submit(ray.shape("s", affinities=((visitor,),)), 1)
+        ray.tick(100)
+        assert not ray.raylets["a"].running and not ray.raylets["b"].running
+        before = ray.started.total()
+        ray.submit("s", 1)
+        ray.tick(100)
+        assert ray.started.total() == before
+
 
 class TestTrouble:
     def test_the_slots_of_a_node_that_is_gone_are_placed_elsewhere(self, ray: SimulatedRay) -> None:

@@ -92,6 +92,7 @@ class Slots:
         self._room: tuple[object, Room] = (None, {})
         self._saturated = False
         self._checked: object = None
+        self._moved = False  # since rules were checked, tasks began or ended that rules of other tasks may look at
 
     # -- what programs tell
 
@@ -216,6 +217,7 @@ class Slots:
         if self._burst[0] and now >= self._batch_due:
             self._burst = (0.0, 0.0)
         self._retire(now, status)
+        self._moved = self._moved or bool(facts)
         return facts
 
     def _look(self, status: Status, now: float) -> None:
@@ -457,10 +459,14 @@ class Slots:
 
     def check_rules(self, world: object) -> None:
         """Withdraw slots from nodes that the rules no longer allow. `world` changes whenever that may be so."""
-        if world == self._checked:
+        if world != self._checked:
+            pools = list(self.pools.values())
+        elif self._moved:
+            pools = self._looking_at_tasks()
+        else:
             return
-        self._checked = world
-        for pool in list(self.pools.values()):
+        self._checked, self._moved = world, False
+        for pool in pools:
             pool.refused = False
             if not pool.places:
                 continue
@@ -471,6 +477,18 @@ class Slots:
                 elif node in allowed and place.closed:
                     place.closed = place.evicting = False
                     place.open, place.told = len(place.ids), None
+
+    def _looking_at_tasks(self) -> list[Pool]:
+        """The shapes whose rules look at tasks of shapes that are in use."""
+        looking = [pool for pool in self.pools.values() if pool.shape.ask.affinities]
+        labels = {pool.shape.ask.labels for pool in self.pools.values() if pool.shape.ask.labels} if looking else ()
+        return [
+            pool
+            for pool in looking
+            if any(
+                each.selector.matches(these) for term in pool.shape.ask.affinities for each in term for these in labels
+            )
+        ]
 
     def _close(self, pool: Pool, place: Place) -> None:
         place.closed, place.open, place.told = True, 0, None
