@@ -160,16 +160,17 @@ class Pools(dict[str, Pool]):
 
 def has_room_for(row: NodeRow, ask: Ask) -> bool:
     """Whether the room that a slot was granted for is still free."""
-    return any(
-        all(row.available.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
-        for choice in ask.choices
-    )
+    return _fits(row.available, ask)
 
 
 def could_run(row: NodeRow, ask: Ask) -> bool:
     """Whether a node is large enough, whatever is free."""
+    return _fits(row.total, ask)
+
+
+def _fits(amounts: Mapping[str, float], ask: Ask) -> bool:
     return any(
-        all(row.total.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
+        all(amounts.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
         for choice in ask.choices
     )
 

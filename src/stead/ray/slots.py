@@ -30,7 +30,7 @@ from stead.resources import NOTHING
 SETTLED_S = 0.35
 """After a grant, pending work of the shape has found the slot by then, unless its node lacks the room."""
 
-LENT_S = 0.3
+UNCOUNTED_S = 0.3
 """When a slot has been unused for this long, or other work is about to be decided, the engine no longer counts it. It
 stays for the next task of its shape: same shape, same node, same rules is the same decision, and `check_rules`
 withdraws it when that is no longer so."""
@@ -272,7 +272,7 @@ class Slots:
             is_needless = idle > (IDLE_S if has_room else TURN_S) or (has_room and pool.is_own_rival)
             if is_needless and self._anchors.is_safe(pool.name):
                 place.surplus = spare
-            elif (is_needless or idle > LENT_S or others) and not pool.is_own_rival:
+            elif (is_needless or idle > UNCOUNTED_S or others) and not pool.is_own_rival:
                 facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - place.used - (free - spare))]
         elif self._is_blocked(pool, place, row, now):
             facts += self._block(pool, node, place)
@@ -458,7 +458,8 @@ class Slots:
         return True
 
     def check_rules(self, world: object) -> None:
-        """Withdraw slots from nodes that the rules no longer allow. `world` changes whenever that may be so."""
+        """Withdraw slots from nodes that the rules no longer allow. `world` changes whenever that may be so, but for
+        tasks in slots that come and go."""
         if world != self._checked:
             pools = list(self.pools.values())
         elif self._moved:
