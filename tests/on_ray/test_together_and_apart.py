@@ -43,6 +43,8 @@ from stead import (
     label_not_in,
     node_affinity,
 )
+from stead.asks import Ask
+from stead.labelling import Requirement, Selector
 from stead.ray.attach import connection
 from stead.ray.local import LocalCluster
 
@@ -434,6 +436,13 @@ class TestWaiting:
             chosen = wait_for(lambda: stead.why(actor).chosen, SOON_S, "the news that it runs")
             assert chosen is not None
             assert chosen.node == cluster.nodes[2].node_id
+
+    @pytest.mark.usefixtures("cluster")
+    def test_an_actor_that_ray_has_not_heard_of_yet_is_explained_to_who_made_it(self) -> None:
+        ask = Ask.of("0" * 32, selector=Selector.all_of(Requirement.is_in("zone", "z")))
+        assert not connection().ask("why_actor", ask.id, ask).fits
+        with pytest.raises(stead.Invalid, match="Ray knows no actor 0000"):
+            stead.why(ask.id)
 
 
 @pytest.mark.long

@@ -179,12 +179,15 @@ class Answers:
         return self.why(ask, row.node_id or "" if row.state == "RUNNING" else "")
 
     def why_actor(self, actor_id: str, ask: Ask | None = None) -> Explanation:
+        """With an ask, it is the program that made the actor who wants to know, and Ray may hear of it only later."""
         row = self._tables.actor(actor_id)
-        if row is None:
-            raise Invalid(f"Ray knows no actor {actor_id}")
         refused = self._book.timed_of(actor_id)
         if refused is not None and refused.refused:
             return self.why(refused.ask)
+        if row is None:
+            if ask is None:
+                raise Invalid(f"Ray knows no actor {actor_id}")
+            return self.why(ask)
         if row.state == "DEAD":
             raise Invalid(f"actor {actor_id} is dead, so it waits for nothing")
         group = next((found[1] for name in row.resources if (found := OF_A_GROUP.search(name))), "")
