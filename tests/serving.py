@@ -9,8 +9,10 @@ Its keys are in a folder of its own, so that nothing of the machine is read or l
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,4 +84,14 @@ def serving(desk: Desk, **given: Any) -> Iterator[Served]:
             server.should_exit = True
             thread.join(timeout=30)
             listening.close()
-            assert not thread.is_alive(), "the service did not end"
+            assert not thread.is_alive(), f"the service did not end:\n{_what_runs(server)}"
+
+
+def _what_runs(server: uvicorn.Server) -> str:
+    """Where every thread stands, and every request: a service that does not end has to say what holds it."""
+    threads = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = [
+        f"{threads.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join([*stacks, *(repr(task) for task in list(server.server_state.tasks))])
