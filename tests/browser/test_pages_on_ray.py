@@ -24,6 +24,7 @@ from stead.ray.desk import remote_desk  # noqa: E402
 from stead.ray.local import LocalCluster  # noqa: E402
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

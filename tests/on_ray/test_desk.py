@@ -23,6 +23,8 @@ from stead.operate.views import WorkView
 from stead.ray.desk import remote_desk
 from stead.taints import Effect, Taint
 
+pytestmark = pytest.mark.long
+
 NODES = [
     {"num_cpus": 0},
     {"num_cpus": 2, "labels": {"zone": "a"}},

@@ -33,6 +33,8 @@ from stead.resources import Resources
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
+pytestmark = pytest.mark.long
+
 CPUS = 2
 ZONE_A, ZONE_B = 1, 2  # the nodes, by their place in the cluster
 

@@ -29,6 +29,8 @@ import stead
 from stead.ray.local import LocalCluster
 
 MARKET, ACCELERATOR = "ray.io/market-type", "ray.io/accelerator-type"
+pytestmark = pytest.mark.long
+
 SPOT = {MARKET: "spot", "region": "us", "cores": "4", ACCELERATOR: "L4"}
 DEMAND = {MARKET: "on-demand", "region": "eu", "cores": "16"}
 NODES: list[dict[str, Any]] = [
@@ -356,7 +358,6 @@ class TestAClusterThatTheProgramStartedItself:
         ray.shutdown()
     """
 
-    @pytest.mark.long
     @pytest.mark.parametrize("way", ["init", "hook"])
     def test_a_label_selector_means_nothing_there_and_all_else_holds(self, way: str) -> None:
         told = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook"} if way == "hook" else {}

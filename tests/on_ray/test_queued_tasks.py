@@ -23,6 +23,8 @@ from stead.ray.page import SLOT
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+pytestmark = pytest.mark.long
+
 LATE_S = 8.0
 """Longer than any time after which the controller could take a task for gone."""
 

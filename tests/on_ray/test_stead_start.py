@@ -18,6 +18,8 @@ from workload import run_driver
 
 from stead.ray.local import OBJECT_STORE_BYTES
 
+pytestmark = pytest.mark.long
+
 STEAD = Path(sys.executable).with_name("stead")
 
 PROGRAM = """
