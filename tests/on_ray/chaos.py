@@ -19,8 +19,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -126,11 +126,22 @@ def _kill_at_random(
         else:
             kind = "worker, while a node is tainted"
             node = rng.choice([each for each in cluster.nodes[1:] if each.alive])
-            stead.taint(node.node_id, {"chaos": "yes"})
-            _kill_worker(folder, rng)
-            stead.untaint(node.node_id, ["chaos"])
+            with _unless_given_up(node.node_id):
+                stead.taint(node.node_id, {"chaos": "yes"})
+                _kill_worker(folder, rng)
+                stead.untaint(node.node_id, ["chaos"])
         found.figures[f"kills: {kind}"] += 1
         say(f"{time.monotonic() - began:6.1f} s  {number + 1:3} of {kills}: {kind}")
+
+
+@contextmanager
+def _unless_given_up(id: str) -> Iterator[None]:
+    """A node that a busy machine starves is given up by Ray, and cannot be tainted any more."""
+    try:
+        yield
+    except stead.Invalid:
+        if any(row["NodeID"] == id and row["Alive"] for row in ray.nodes()):
+            raise
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
