@@ -150,18 +150,21 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     return []
 
 
-def _lives(pid: int) -> bool:
+def _lives(process: str) -> bool:
+    """Whether a process lives, known by its number and its beginning (as `drivers/chaos_load.py` writes them)."""
+    number, _, began = process.partition("-")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        fields = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return False
+    return fields[0] not in "ZX" and fields[19] == began
 
 
 def _kill_worker(folder: Path, rng: random.Random) -> None:
-    alive = sorted({line["pid"] for line in _lines(folder) if _lives(line["pid"])})
+    alive = sorted({line["process"] for line in _lines(folder) if _lives(line["process"])})
     if alive:
         with suppress(ProcessLookupError):
-            os.kill(rng.choice(alive), signal.SIGKILL)
+            os.kill(int(rng.choice(alive).partition("-")[0]), signal.SIGKILL)
 
 
 def _kill_controller() -> None:
@@ -192,7 +195,7 @@ def _check(folder: Path, said: list[dict[str, Any]], found: Found) -> None:
     found.figures["starts of actors"] = sum(line["kind"] == "actor" for line in lines)
     ran = {line["name"] for line in lines if line["kind"] == "task"}
     found.lost += [f"{name} is done but never ran" for each in said for name in each["done"] if name not in ran]
-    alive = Counter(line["name"] for line in lines if line["kind"] == "actor" and _lives(line["pid"]))
+    alive = Counter(line["name"] for line in lines if line["kind"] == "actor" and _lives(line["process"]))
     found.doubled += [f"{name} lives {count} times" for name, count in alive.items() if count > 1]
 
 

@@ -30,15 +30,21 @@ QUEUE = 150
 GROUPS_AHEAD = 1
 
 
-def lives(pid: int) -> bool:
+def process(pid: int) -> str:
+    """A process that lives, by its number and its beginning: numbers are used again. "" if there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
-        return False
+        return ""
+    return "" if fields[0] in "ZX" else f"{pid}-{fields[19]}"
+
+
+def lives(one: str) -> bool:
+    return process(int(one.partition("-")[0])) == one
 
 
 def leave_a_line(folder: str, **said: Any) -> None:
-    line = json.dumps({"at": time.time(), "pid": os.getpid(), **said}) + "\n"
+    line = json.dumps({"at": time.time(), "process": process(os.getpid()), **said}) + "\n"
     number = os.open(Path(folder) / "lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(number, line.encode())
     os.close(number)
@@ -58,12 +64,13 @@ class Member:
         context = ray.get_runtime_context()
         self.node = str(context.get_node_id())
         near = Path(folder) / "nodes" / self.node / role if role else None
-        others: list[int] = []
+        others: list[str] = []
         if near is not None:
             near.mkdir(parents=True, exist_ok=True)
-            (near / str(os.getpid())).touch()
-            others = [int(each.name) for each in near.iterdir() if each.name != str(os.getpid())]
-        broken = [pid for pid in others if lives(pid)]
+            own = process(os.getpid())
+            (near / own).touch()
+            others = [each.name for each in near.iterdir() if each.name != own]
+        broken = [other for other in others if lives(other)]
         leave_a_line(
             folder, kind="actor", name=name, id=context.get_actor_id(), node=self.node, role=role, broken=broken
         )
