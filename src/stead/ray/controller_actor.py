@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import ray.util.state
 
 from stead import solver
 from stead.asks import Ask, Choice, PolicyName
