@@ -291,6 +291,7 @@ class TestWithoutRedis:
             assert [str(taint) for taint in nodes["head"].taints] == ["static=yes:prefer-no-schedule"]
             assert "disk" not in nodes["head"].labels
             again = cluster.add_node(**NODES[1]).node_id
+            wait_for(lambda: again in {node.id for node in stead.nodes()}, 30, "the new node")
             assert [node.taints for node in stead.nodes() if node.id == again] == [()]
 
             with Journal.reading(old / FOLDER / "journal.sqlite") as journal:

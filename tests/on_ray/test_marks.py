@@ -110,3 +110,18 @@ def test_the_cluster_has_the_policy_of_its_head_and_of_no_other_node() -> None:
     assert cluster.policy is PolicyName.FLOW_PACK
     joined = [dict(fact.node.labels) for fact in cluster.facts() if isinstance(fact, NodeJoined)]
     assert joined == [{}, {}]
+
+
+def test_a_node_whose_amounts_ray_does_not_know_yet_has_not_joined_and_a_known_one_stays() -> None:
+    def row(total: dict[str, float]) -> NodeRow:
+        return NodeRow("n", "127.0.0.1", {}, total, total, False)
+
+    commands: Any = None
+    cluster = RayCluster(commands)
+    cluster.look(Status({"n": row({})}, ()), {}, {})
+    assert not cluster.facts(), "nobody could say whether it is rare"
+    cluster.look(Status({"n": row({"CPU": 1.0})}, ()), {}, {})
+    (joined,) = cluster.facts()
+    assert isinstance(joined, NodeJoined)
+    cluster.look(Status({"n": row({})}, ()), {}, {"n": joined.node})
+    assert not cluster.facts(), "Ray's control store has just started again"

@@ -45,6 +45,10 @@ GROUP_ID, TASK_ID = 36, 48
 """How long Ray's ids are."""
 
 
+JOINS_S = 5.0
+"""How long a node may take from its place in Ray's list to its amounts, for somebody who names it."""
+
+
 class Answers:
     """The part of the controller that answers; the other part changes what is here."""
 
@@ -256,6 +260,9 @@ class Answers:
             nodes = self._engine.nodes
         if said not in nodes:
             self._submit()  # one more look at Ray's tables: it may have joined just now
+            end = time.monotonic() + JOINS_S
+            while said in self._status.nodes.keys() - self._engine.nodes.keys() and time.monotonic() < end:
+                self._submit()  # Ray lists it, and is about to hear its amounts
             nodes = self._engine.nodes
         if said in nodes:
             return nodes[said]

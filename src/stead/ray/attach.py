@@ -13,6 +13,7 @@ controller withdraws the name that the worker held in its next round all the sam
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import logging
 import random
@@ -28,6 +29,7 @@ import ray
 
 from stead.errors import Invalid
 from stead.ray.compile import Route, Wish
+from stead.ray.leaving import Leaving
 from stead.ray.page import SYNC_S, AskedPage, NoPage, Page, Reader, Unreadable, folder_of
 from stead.ray.registrar import Message, Registrar
 from stead.ray.slot_tasks import TaskCounter
@@ -46,6 +48,9 @@ PAGE_S = 2.0
 
 ANSWERS_S = 60.0
 """How long a call goes on looking for a controller that is not dead."""
+
+FLUSH_S = 1.0
+"""How long the exit of a program waits for what the controller was told last."""
 
 SWEEP_S = 5.0
 """How often tasks with a deadline that are done are forgotten."""
@@ -94,6 +99,7 @@ class Connection:
         self._tasks: OrderedDict[bytes, Remembered] = OrderedDict()
         self._actors: OrderedDict[str, Remembered] = OrderedDict()
         self._deadlines: Deadlines | None = None
+        self.leaving = Leaving()
         self._registrar = Registrar(self._send, self.is_over)
         self._counter: TaskCounter | None = None
         if worker.mode == ray.SCRIPT_MODE:
@@ -138,17 +144,18 @@ class Connection:
             return self._asked_page
 
     def _page_text(self) -> str:
-        if self._page_call is None:
-            self._page_call = get_actor(NAME, NAMESPACE).page_text.options(max_task_retries=0).remote()
-        call = self._page_call
-        try:
-            return str(_get(call, PAGE_S))
-        except ray.exceptions.GetTimeoutError:
-            call = None  # it may still be answered, so no other one is sent
-            raise
-        finally:
-            if call is not None:
-                self._page_call = None
+        with self.leaving.call():
+            if self._page_call is None:
+                self._page_call = get_actor(NAME, NAMESPACE).page_text.options(max_task_retries=0).remote()
+            call = self._page_call
+            try:
+                return str(_get(call, PAGE_S))
+            except ray.exceptions.GetTimeoutError:
+                call = None  # it may still be answered, so no other one is sent
+                raise
+            finally:
+                if call is not None:
+                    self._page_call = None
 
     def policy(self) -> str:
         """The cluster's default policy; "" also where nobody can tell."""
@@ -227,7 +234,16 @@ class Connection:
         self._registrar.flush()
 
     def _send(self, messages: list[Message]) -> None:
-        self.ask("hear", messages)
+        self._ask_in_background("hear", messages)
+
+    def _ask_in_background(self, method: str, *given: Any) -> None:
+        with self.leaving.call():
+            self.ask(method, *given)
+
+    def leave(self) -> None:
+        """At the exit of a program, before Ray shuts down."""
+        self._registrar.flush(FLUSH_S)
+        self.leaving.begin(PAGE_S + 1.0)
 
     def introduce(self, wish: Wish, wait: bool) -> Page:
         """Tell the controller of rules it may not know; with `wait`, until the page speaks of them."""
@@ -315,7 +331,7 @@ class Connection:
         if self._counter is None:
             with self._lock:
                 if self._counter is None:
-                    self._counter = TaskCounter(self.ask, self.is_over)
+                    self._counter = TaskCounter(self._ask_in_background, self.is_over)
         return self._counter
 
     # -- from workers
@@ -368,12 +384,13 @@ class Deadlines:
                 first = min((due for due, _, _ in self._due.values()), default=now + SWEEP_S)
                 self._lock.wait(max(0.0, min(first - now, SWEEP_S)))
             try:
-                self._forget_done()
-                with self._lock:
-                    now = time.monotonic()
-                    overdue = {id: (kind, what) for id, (due, kind, what) in self._due.items() if due <= now}
-                if overdue:
-                    self._end(overdue)
+                with self._link.leaving.call():
+                    self._forget_done()
+                    with self._lock:
+                        now = time.monotonic()
+                        overdue = {id: (kind, what) for id, (due, kind, what) in self._due.items() if due <= now}
+                    if overdue:
+                        self._end(overdue)
             except SystemExit:  # Ray's way to end calls that are under way when a process leaves
                 return
             except Exception:  # there is no controller for now
@@ -411,7 +428,8 @@ def _mind_controller(link: Connection) -> None:
         if link.is_over():
             return
         try:
-            pause = LOOK_S if link.mind_controller() else min(2 * pause, LOOK_MAX_S)
+            with link.leaving.call():
+                pause = LOOK_S if link.mind_controller() else min(2 * pause, LOOK_MAX_S)
         except SystemExit:
             return
         except Exception:  # Ray's control store restarts
@@ -434,6 +452,13 @@ def connection(core: Any = None) -> Connection:
         _connections.clear()
         found = _connections[id(core)] = Connection(core)
     return found
+
+
+@atexit.register  # after Ray's own, so before it
+def _leave() -> None:
+    for link in list(_connections.values()):
+        if not link.is_over():
+            link.leave()
 
 
 def find_or_start() -> Any:

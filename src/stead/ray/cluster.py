@@ -101,6 +101,8 @@ class RayCluster:
             self.hear(NodeLeft(id))
             self._totals.pop(id, None)
         for id, row in status.nodes.items():
+            if not row.total:
+                continue  # Ray lists it, and does not know its amounts yet: nobody could say whether it is rare
             if self._totals.get(id) == row.total and id in known and row.draining == known[id].draining:
                 continue
             self._totals[id] = row.total

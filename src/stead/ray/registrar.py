@@ -8,6 +8,7 @@ messages are kept: beyond that, adding one waits. Whoever receives messages must
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -62,12 +63,13 @@ class Registrar:
                 self._thread.start()
             self._changed.notify_all()
 
-    def flush(self) -> None:
-        """Wait until all that was added before is acknowledged."""
+    def flush(self, seconds: float = math.inf) -> None:
+        """Wait until all that was added before is acknowledged, or so long."""
+        end = time.monotonic() + seconds
         with self._changed:
             last = self._added
-            while self._acknowledged < last and not self._is_over():
-                self._changed.wait(1.0)
+            while self._acknowledged < last and not self._is_over() and time.monotonic() < end:
+                self._changed.wait(min(1.0, seconds))
 
     def _run(self) -> None:
         while True:

@@ -82,8 +82,7 @@ class Tables:
     def status(self) -> Status:
         """Two calls, a millisecond each. Amounts lag by about 100 ms: they come from the scheduler's own tables,
         because those that are kept for the autoscaler lag by a second. Totals and what is available of them come from
-        one look: of two, one would show work and the other not yet the ticket by which it is known. A node that Ray
-        lists before it knows its amounts is left out until then: nobody could say yet whether it is rare."""
+        one look: of two, one would show work and the other not yet the ticket by which it is known."""
         reply = autoscaler_pb2.GetClusterStatusReply()
         reply.ParseFromString(self.gcs.get_cluster_status())
         state = reply.cluster_resource_state
@@ -101,7 +100,7 @@ class Tables:
             for request in group.requests
         ]
         groups_wait = bool(state.pending_gang_resource_requests)
-        return Status({node.id: node for node in nodes if node.total}, tuple(pending), groups_wait)
+        return Status({node.id: node for node in nodes}, tuple(pending), groups_wait)
 
     def node_names(self) -> dict[str, str]:
         """The names that people gave to nodes, by id."""
