@@ -43,6 +43,8 @@ from stead import (
 from stead.ray.local import LocalCluster
 
 A100, P100 = {"gpu_type": "A100", "zone": "a"}, {"gpu_type": "P100", "zone": "b"}
+pytestmark = pytest.mark.long
+
 NODES: list[dict[str, Any]] = [
     {"num_cpus": 2},
     {"num_cpus": 2, "labels": A100, "name": "first"},

@@ -28,6 +28,8 @@ from stead.ray.submission import check_ray
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
+pytestmark = pytest.mark.long
+
 TWO_NODES = [{"num_cpus": 2}, {"num_cpus": 2, "labels": {"zone": "a"}}]
 
 
@@ -157,7 +159,6 @@ class TestThereIsOne:
             stead.untaint(ids[1], ["stray"])
 
 
-@pytest.mark.long
 class TestNames:
     def test_after_many_shapes_a_node_carries_few_names(self, cluster: LocalCluster) -> None:
         for shape in range(60):
@@ -182,7 +183,6 @@ class TestNames:
         assert [name for name in others if not name.startswith(("stead.", "bundle_group_"))] == []
 
 
-@pytest.mark.long
 class TestDeadlines:
     def test_work_that_has_not_started_by_then_is_ended_and_says_why(self, ids: list[str]) -> None:
         options: dict[str, Any] = {"label_selector": {"never": "yes"}, "deadline_s": 1.0}
@@ -260,7 +260,6 @@ THROUGH_AGENTS = {"STEAD_AGENTS": "all"}
 WITH_A_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef0123456789abcdef"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "variables",
     [WITHOUT_GRANTS, THROUGH_AGENTS, WITH_A_TOKEN],
