@@ -44,7 +44,6 @@ ANY = (TOLERATE_ALL,)
 GROUP_ID, TASK_ID = 36, 48
 """How long Ray's ids are."""
 
-
 JOINS_S = 5.0
 """How long a node may take from its place in Ray's list to its amounts, for somebody who names it."""
 
