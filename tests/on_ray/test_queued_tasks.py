@@ -35,8 +35,10 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def waits_for(path: str) -> str:
-    """Runs until a file is there; says on which node it ran."""
+def waits_for(path: str, begun: str | None = None) -> str:
+    """Runs until a file is there, leaving a file in the folder `begun` first; says on which node it ran."""
+    if begun is not None:
+        Path(begun, str(os.getpid())).touch()
     pause = threading.Event()
     while not Path(path).exists():
         pause.wait(0.05)
@@ -60,13 +62,14 @@ class TestQueues:
     def test_three_hundred_queued_tasks_all_run_after_the_controller_was_killed(
         self, cluster: LocalCluster, tmp_path: Path
     ) -> None:
-        door = tmp_path / "open"
-        first = [gate.options(labels={"role": "queued"}).remote(str(door)) for _ in range(4)]
+        door, begun = tmp_path / "open", tmp_path / "begun"
+        begun.mkdir()
+        first = [gate.options(labels={"role": "queued"}).remote(str(door), str(begun)) for _ in range(4)]
         rest = [where.options(labels={"role": "queued"}, max_retries=0).remote(number) for number in range(296)]
         kill_controller()
         stead.nodes()
         kill_controller()
-        wait_for(lambda: not ray.available_resources().get("CPU"), SOON_S, "work on every CPU of both nodes")
+        wait_for(lambda: len(list(begun.iterdir())) == 4, 2 * SOON_S, "work on every CPU of both nodes")
         door.touch()
         ran = ray.get([*first, *rest], timeout=4 * SOON_S)
         assert len(ran) == 300
