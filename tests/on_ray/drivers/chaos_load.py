@@ -44,7 +44,8 @@ def lives(one: str) -> bool:
 
 
 def leave_a_line(folder: str, **said: Any) -> None:
-    line = json.dumps({"at": time.time(), "process": process(os.getpid()), **said}) + "\n"
+    """Begun on a line of its own: a kill may cut off the one before in the middle."""
+    line = "\n" + json.dumps({"at": time.time(), "process": process(os.getpid()), **said}) + "\n"
     number = os.open(Path(folder) / "lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(number, line.encode())
     os.close(number)
