@@ -35,7 +35,7 @@ from stead.ray.grants import Grants
 from stead.ray.page import PROTOCOL, SYNC_S, read_name
 from stead.ray.passes import Passes
 from stead.ray.placing import Placing
-from stead.ray.tables import ACTOR_ID, ActorRow, PendingRow, Status, Tables
+from stead.ray.tables import ACTOR_ID, ActorRow, NodeRow, PendingRow, Status, Tables
 from stead.resources import Resources
 from stead.selectors import intersection, parse_label_selector
 from stead.taints import TOLERATE_ALL
@@ -56,6 +56,7 @@ class Answers:
     _book: Book
     _tables: Tables
     _status: Status
+    _seen: tuple[Mapping[str, Node], Status]  # nodes and what Ray said of them, as the last round left them
     _passes: Passes
     _grants: Grants | None
     _placing: Placing
@@ -77,15 +78,12 @@ class Answers:
         """The cluster's default policy: what its head was started with, else what a program chose; "" for none."""
 
     def nodes(self, selector: Selector | None = None) -> list[NodeView]:
-        with self._lock:
-            ends = self._book.taint_ends()
-            chosen = self._engine.nodes
-            if selector is not None:
-                chosen = {id: node for id, node in chosen.items() if selector.matches(node.all_labels)}
-            return [self._view(node, ends) for node in chosen.values()]
+        """As the last round left them: nobody waits for the one that goes on."""
+        ends, (nodes, status) = self._book.taint_ends(), self._seen
+        chosen = (node for node in nodes.values() if selector is None or selector.matches(node.all_labels))
+        return [self._view(node, status.nodes.get(node.id), ends) for node in chosen]
 
-    def _view(self, node: Node, ends: Sequence[TaintEnd]) -> NodeView:
-        row = self._status.nodes.get(node.id)
+    def _view(self, node: Node, row: NodeRow | None, ends: Sequence[TaintEnd]) -> NodeView:
         static = static_labels(row) if row else {}
         labels = dict(node.all_labels)
         sources = {

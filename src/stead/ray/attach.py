@@ -22,8 +22,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
@@ -71,8 +71,7 @@ class NoController(Invalid):
     """There is no controller, and none could be started."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(NamedTuple):
     """What a submission asked for, kept by whoever submitted it to answer `why`."""
 
     route: Route | None
@@ -105,7 +104,7 @@ class Connection:
         if worker.mode == ray.SCRIPT_MODE:
             threading.Thread(target=_mind_controller, args=(self,), name="stead-controller", daemon=True).start()
 
-    @property
+    @cached_property
     def namespace(self) -> str:
         """Where labels of other work are looked up: as with names of actors, in the program's own namespace."""
         return str(ray._private.worker.global_worker.namespace)
@@ -286,7 +285,7 @@ class Connection:
     # -- what was submitted
 
     def remember(self, ref: Any, asked: Route, resources: Mapping[str, float]) -> None:
-        self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(asked, dict(resources)))
+        self._keep(self._tasks, ref.binary()[:TASK_ID_BYTES], Remembered(asked, resources))
         if asked.deadline_s is not None:
             self.deadlines.add(ref.task_id().hex(), "task", ref, asked, resources)
 

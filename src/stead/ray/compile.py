@@ -136,14 +136,14 @@ class Route:
     policy: PolicyName | None = None  # None: nothing is said, so the cluster's default holds, or else Ray's own way
     shapes: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """What was made of this route for equal submissions, so that it is made once."""
+    is_decided: bool = field(init=False, compare=False)
+    """Whether the engine must choose the node of each piece, because it depends on where other work is, or other work
+    may ask where this is, or because it is to choose by a policy that Ray has not."""
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether the engine must choose the node of each piece, because it depends on where other work is, or other
-        work may ask where this is, or because it is to choose by a policy that Ray has not."""
+    def __post_init__(self) -> None:
         on_work = (isinstance(preference.want, Affinity | Spread) for preference in self.prefers)
         rules = bool(self.affinities or self.spreads or self.labels) or any(on_work)
-        return rules or self.policy not in (None, PolicyName.HYBRID)
+        object.__setattr__(self, "is_decided", rules or self.policy not in (None, PolicyName.HYBRID))
 
     def ask(
         self,

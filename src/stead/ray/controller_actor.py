@@ -52,7 +52,7 @@ from stead.ray.passes import Passes, Settled
 from stead.ray.patience import Deadlines, WaitingWork
 from stead.ray.placing import Placing
 from stead.ray.plugs import GroupPlugs
-from stead.ray.process import be_a_daemon
+from stead.ray.process import be_a_daemon, collect_no_more_of_this
 from stead.ray.readiness import Readiness, when_ready
 from stead.ray.registrar import Message
 from stead.ray.stores import Stores
@@ -111,6 +111,7 @@ class ControllerActor(Answers):
         while not self._start():
             time.sleep(pause)
             pause = min(2 * pause, START_MAX_S)
+        collect_no_more_of_this()
         self.readiness.ready()
         while True:
             pause, batch = QUICK_S if self._unsettled else ROUND_S, self._placing.batch_due_s
@@ -194,7 +195,7 @@ class ControllerActor(Answers):
                 self._dirty |= self._placing.closed() != closed
                 self._forget(ended)
                 self._dirty |= self._engine.nodes != before
-                self._status = status
+                self._status, self._seen = status, (self._engine.nodes, status)
             self._mind_passes(status)
             self._settled = self._passes.settle(
                 status, self._allowed, self._announce, bool(changes), self._pages.has_page

@@ -29,10 +29,12 @@ CHOICES = ("scheduling_strategy", "label_selector", "fallback_strategy")
 
 
 class Marked(dict):  # type: ignore[type-arg]
-    """A label selector for Ray that carries the route it came from to Ray's core."""
+    """A label selector for Ray that carries the route it came from to Ray's core. Equal submissions share one."""
 
-    route: Route
-    written: Mapping[str, Any]  # the options as the caller gave them
+    def __init__(self, asked: Route, options: Mapping[str, Any]) -> None:
+        super().__init__(asked.label_selector)
+        self.route = asked
+        self.written = {name: options.get(name) for name in CHOICES}  # as the caller gave them
 
 
 class State:
@@ -72,7 +74,7 @@ def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
         except ValueError as error:  # Ray lists every option it knows, and this one is nobody's business
             raise ValueError(str(error).replace(f", '{ROUTE}'", "")) from None
         if not is_plain(options):
-            options[ROUTE] = route(options)
+            options[ROUTE] = Marked(route(options), options)
 
     return validate
 
@@ -80,18 +82,16 @@ def _validating(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _routing(plain: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(plain)
     def _remote(target: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        asked = options.pop(ROUTE, None)
-        if asked is None:
+        marked = options.pop(ROUTE, None)
+        if marked is None:
             if is_plain(options):
                 return plain(target, args, kwargs, **options)
-            asked = route(options)
+            marked = Marked(route(options), options)
         if (options.get("label_selector") or options.get("fallback_strategy")) and _is_own_cluster():
-            asked = route({**options, "label_selector": None, "fallback_strategy": None})
-        marked = Marked(asked.label_selector)
-        marked.route, marked.written = asked, {name: options.get(name) for name in CHOICES}
+            marked = Marked(route({**options, "label_selector": None, "fallback_strategy": None}), options)
         for name in OWN_OPTIONS:
             options.pop(name, None)
-        options.update(scheduling_strategy=asked.strategy, fallback_strategy=None, label_selector=marked)
+        options.update(scheduling_strategy=marked.route.strategy, fallback_strategy=None, label_selector=marked)
         return plain(target, args, kwargs, **options)
 
     return _remote

@@ -58,11 +58,10 @@ class TaskShape:
 def shape_of(
     link: Connection, asked: Route, resources: Mapping[str, float], tolerated: tuple[Toleration, ...]
 ) -> TaskShape:
-    namespace = link.namespace
-    key = (namespace, tolerated, *resources.items())
+    key = (link.namespace, tolerated, *resources.items())
     found: TaskShape | None = asked.shapes.get(key)
     if found is None:
-        found = asked.shapes[key] = TaskShape(asked, resources, namespace, tolerated)
+        found = asked.shapes[key] = TaskShape(asked, resources, link.namespace, tolerated)
     return found
 
 

@@ -191,7 +191,7 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         asked = by_default(asked, link.policy(), named.get("scheduling_strategy"))
         if asked is not None and asked.is_decided:
             strategy = named.get("scheduling_strategy")
-            piece = singly.Piece(link, asked, strategy, _tolerated(link, asked, resources), _bundle_for)
+            piece = singly.Piece(link, asked, strategy, _tolerated(link.page(), asked, resources), _bundle_for)
             named.update(zip(CHOICES, piece.for_actor(resources, given[at_placement]), strict=True))
             actor_id = plain(core, *given, **named)
             piece.actor_created(actor_id, detached=given[at_detached])
@@ -325,13 +325,12 @@ def _choices_in_slot(
     if asked.pins and not link.any_alive(asked.pins):
         # Ray itself then says at once that this cannot be, with its own error.
         return NodeAffinitySchedulingStrategy(singly.NO_NODE, soft=False), None, None
-    shape = slot_tasks.shape_of(link, asked, resources, _tolerated(link, asked, resources))
+    shape = slot_tasks.shape_of(link, asked, resources, _tolerated(page, asked, resources))
     slot_tasks.ask_for_slot(link, page, shape, resources)
     return "DEFAULT", None, None
 
 
-def _tolerated(link: Connection, asked: Route, resources: Mapping[str, float]) -> tuple[Toleration, ...]:
-    page = link.page()
+def _tolerated(page: Page, asked: Route, resources: Mapping[str, float]) -> tuple[Toleration, ...]:
     if not page.rare:
         return asked.wish.admits.tolerations
     rare = tuple(name for name in page.rare if resources.get(name))
