@@ -14,7 +14,8 @@ from contextlib import suppress
 
 def be_a_daemon() -> None:
     """Before anything else. Ray lets its daemons go before its workers (which have nice 15), and the controller is one;
-    only root may do so. For the first result that a worker sends, Ray loads Arrow if it is installed: 25 MB that nothing here needs."""
+    only root may do so. For the first result that a worker sends, Ray loads Arrow if it is installed: 25 MB that
+    nothing here needs."""
     sys.modules.setdefault("pyarrow", None)  # type: ignore[arg-type]
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 0)
