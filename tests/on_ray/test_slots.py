@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stead.asks import Affinity, Ask, PolicyName
+from stead.asks import Affinity, Ask, PolicyName, Spread
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, Placed, Waiting
 from stead.engine.facts import AskRunning, ClockAdvanced, NodeDrained, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
@@ -78,6 +78,10 @@ class SimulatedRay:
         self.shapes: dict[str, SlotShape] = {}
         self.silent: set[str] = set()
         self.listed_s = self.heard_s = 0.0  # how late Ray's table lists what waits; and raylets hear of each other
+        self.pulled_s = self.found_s = 0.0  # how often that table is made; and how late tasks find a slot
+        self.pulled: tuple[float, tuple[PendingRow, ...]] = (0.0, ())
+        self.raised: dict[tuple[str, str], float] = {}  # (node, name), and when it last got more of it
+        self.idle_s = self.idle_most_s = 0.0  # how long nothing has run while work waited
         self.waits_since: dict[str, float] = {}
         self.whole_since: dict[tuple[str, str], float] = {}  # (node, name) with a whole unit
         self.calls: Counter[str] = Counter()
@@ -111,6 +115,8 @@ class SimulatedRay:
         raylet = self.raylets[node]
         for name, amount in amounts.items():
             was_feasible = self._is_feasible(node, name)
+            if amount > raylet.total.get(name, 0.0):
+                self.raised[node, name] = self.now
             raylet.total[name] = max(amount, raylet.held[name] * ONE)
             if raylet.total[name] >= 1.0:
                 self.whole_since.setdefault((node, name), self.now)
@@ -158,12 +164,18 @@ class SimulatedRay:
         counts = {name: count for name, count in self.pending.items() if count}
         self.waits_since = {name: self.waits_since.get(name, self.now) for name in counts}
         listed = {name: count for name, count in counts.items() if self.now - self.waits_since[name] >= self.listed_s}
-        return Status(rows, tuple(PendingRow({name: 1.0, "CPU": 1.0}, (), count) for name, count in listed.items()))
+        if self.now - self.pulled[0] >= self.pulled_s:
+            pending = tuple(PendingRow({name: 1.0, "CPU": 1.0}, (), count) for name, count in listed.items())
+            self.pulled = (self.now, pending)
+        return Status(rows, self.pulled[1])
 
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.now += TICK_S
             self._run_tasks()
+            is_idle = sum(self.pending.values()) and not any(raylet.running for raylet in self.raylets.values())
+            self.idle_s = self.idle_s + TICK_S if is_idle else 0.0
+            self.idle_most_s = max(self.idle_most_s, self.idle_s)
             self._round()
 
     def _round(self) -> None:
@@ -192,6 +204,8 @@ class SimulatedRay:
         withdrawn = set(self.slots.pools.withdrawn())
         for name in names:
             for node, raylet in self.raylets.items():
+                if self.now - self.raised.get((node, name), self.now) < self.found_s:
+                    continue
                 while (node, name) not in withdrawn and self._can_start(name, raylet):
                     found = read_slot(name)
                     assert found is not None
@@ -292,6 +306,40 @@ class TestDemand:
         ray.submit("s", 4, length=50.0)
         ray.tick(8)
         assert sum(len(raylet.running) for raylet in ray.raylets.values()) == 4
+
+
+class TestBusyMachines:
+    """Ray makes its table of what waits once a second, and tasks find a slot late."""
+
+    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("found_s", [0.0, 0.6, 0.9])
+    @pytest.mark.parametrize("rules", ["any place", "spread", "flow"])
+    def test_no_shape_is_forgotten_while_it_waits_and_there_is_room(
+        self, rules: str, found_s: float, seed: int
+    ) -> None:
+        ray = SimulatedRay({"a": 2, "b": 2}, seed)
+        ray.pulled_s, ray.found_s = 1.0, found_s
+        for number in range(20):
+            mine = Selector.all_of(Requirement.is_in("n", f"n{number}"))
+            rest: dict[str, Any] = {
+                "any place": {},
+                "spread": {"spreads": (Spread("node_id", mine),)},
+                "flow": {"policy": PolicyName.FLOW},
+            }[rules]
+            ray.submit(ray.shape(f"s{number}", labels=Labels({"n": f"n{number}"}), **rest), 60, length=0.05)
+            ray.tick(number % 2)
+        ray.until_done()
+        assert not ray.failed
+        assert ray.idle_most_s < found_s + 0.8
+
+    @pytest.mark.parametrize("shapes", range(1, 8))
+    def test_shapes_that_share_the_room_use_all_of_it(self, ray: SimulatedRay, shapes: int) -> None:
+        for number in range(shapes):
+            ray.submit(ray.shape(f"s{number}"), 500, length=0.2)
+        ray.tick(10)
+        for _ in range(20):
+            ray.tick(4)
+            assert sum(len(raylet.running) for raylet in ray.raylets.values()) == 4
 
 
 class TestGivingBack:

@@ -34,6 +34,7 @@ class Place:
     told: float | None = None  # the total that the node was last told; None: it has to be told (again)
     told_at: float = 0.0
     used: int = 0  # as Ray's tables show it
+    was_used: bool = False  # whether a task was seen in it since it was granted
     free_since: float = 0.0  # since when a slot is unused; 0 while none is
     full_since: float = 0.0
     closed: bool = False  # the rules no longer allow the node: nothing new may start here
@@ -62,7 +63,8 @@ class Pool:
     number: int = 0  # of the next ask
     counted: deque[tuple[float, int]] = field(default_factory=deque)  # what programs have submitted, and when
     listed: int = 0  # what Ray's table says is pending
-    drained_at: float = 0.0  # when a slot was seen unused although there was room: nothing was pending
+    listed_at: float = 0.0  # when Ray's table last changed and listed it
+    drained_at: float = 0.0  # since when a slot is unused although there is room: then nothing was pending
     busy_at: float = 0.0  # when it last had demand or work
     left_at: float = 0.0  # when new submissions got another name, because nobody used this one; 0 if they did not
     is_leaving: bool = False  # and its anchor is being removed
@@ -98,12 +100,12 @@ class Pool:
     def demand(self, now: float) -> int:
         while self.counted and now - self.counted[0][0] > COUNTED_S:
             self.counted.popleft()
-        listed = self.listed if now - self.drained_at > COUNTED_S else 0  # the table is late
-        return max(listed, sum(count for _, count in self.counted))
+        is_late = self.listed_at <= self.drained_at and now - self.drained_at <= COUNTED_S
+        return max(0 if is_late else self.listed, sum(count for _, count in self.counted))
 
-    def drain(self, now: float, settled_s: float) -> None:
-        """A slot is free, so nothing is pending but what has just been submitted and is on its way."""
-        self.drained_at = now
+    def drain(self, since: float, now: float, settled_s: float) -> None:
+        """A slot is free, so nothing was pending then but what has just been submitted and is on its way."""
+        self.drained_at = since
         while self.counted and now - self.counted[0][0] > settled_s:
             self.counted.popleft()
 

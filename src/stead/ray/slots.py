@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Protocol
 
 from stead.asks import Ask, Choice
@@ -24,11 +25,14 @@ from stead.ray.decided import named_by
 from stead.ray.grants import Outcome, ReadingGrants
 from stead.ray.page import ONE, SLOT, SYNC_S, read_slot, slot_name
 from stead.ray.slot_pools import Place, Pool, Pools, Room, could_run, has_room_for, most_of
-from stead.ray.tables import SHAPES_LISTED_MAX, NodeRow, Status
+from stead.ray.tables import SHAPES_LISTED_MAX, NodeRow, PendingRow, Status
 from stead.resources import NOTHING
 
 SETTLED_S = 0.35
 """After a grant, pending work of the shape has found the slot by then, unless its node lacks the room."""
+
+FOUND_S, UNSEEN_MAX = 1.0, 50
+"""But so long it may take on busy machines, and so many short tasks may run in it between two looks."""
 
 UNCOUNTED_S = 0.3
 """When a slot has been unused for this long, or other work is about to be decided, the engine no longer counts it. It
@@ -85,12 +89,10 @@ class Slots:
         self.pools = Pools()
         self._current: dict[str, int] = {}  # shape -> the generation that new submissions carry
         self._heard: dict[str, int] = {}  # program -> the number of its last message
-        self._burst = (
-            0.0,
-            0.0,
-        )  # when work that is decided in batches began to come, and last came; 0 if it is decided
+        # When work that is decided in batches began to come, and last came; 0 if it is decided.
+        self._burst = (0.0, 0.0)
         self._room: tuple[object, Room] = (None, {})
-        self._saturated = False
+        self._saturated, self._pending = False, tuple[PendingRow, ...]()
         self._checked: object = None
         self._moved = False  # since rules were checked, tasks began or ended that rules of other tasks may look at
 
@@ -212,7 +214,7 @@ class Slots:
         load = sum(count / most for count, most in wanted.values())
         for name, (count, _) in wanted.items():
             pool = self.pools[name]
-            fair = count if pool.shape.ask.policy.in_batches or load <= 1.0 else max(1, int(count / load))
+            fair = count if load <= 1.0 else ceil(count / load)
             facts += self._adjust(pool, now, count, fair, is_starting)
         if self._burst[0] and now >= self._batch_due:
             self._burst = (0.0, 0.0)
@@ -227,20 +229,22 @@ class Slots:
                 if name.startswith(SLOT):
                     listed[name] += row.count
         self._saturated = len(status.pending) >= SHAPES_LISTED_MAX
+        is_news, self._pending = status.pending != self._pending, status.pending
         for name in listed.keys() - self.pools.keys():
             found = read_slot(name)
             if found:
                 self._pool(*found)
         for pool in self.pools.values():
             pool.listed = listed.get(pool.name, 0)
-            if listed.get(pool.name):
+            if pool.listed:
                 pool.busy_at = now
+                pool.listed_at = now if is_news else pool.listed_at
             for node, place in pool.places.items():
                 if node in status.nodes:
                     total, available = status.nodes[node].total, status.nodes[node].available
                     place.used = int(total.get(pool.name, 0.0) - available.get(pool.name, 0.0) + ONE / 2)
                 if place.used:
-                    pool.busy_at = now
+                    pool.busy_at, place.was_used = now, True
 
     def _nodes_gone(self, pool: Pool, status: Status) -> None:
         """The engine has put their asks back in line by itself."""
@@ -266,19 +270,27 @@ class Slots:
         place.surplus = 0
         if place.free_since and not place.closed:
             has_room, idle = has_room_for(row, pool.shape.ask), now - place.free_since
-            if has_room and (idle > SYNC_S or others):
-                pool.drain(now, SETTLED_S)
+            if has_room and (idle > SYNC_S or others) and not self._is_on_its_way(pool, place, now):
+                pool.drain(place.free_since, now, SETTLED_S)
             spare = free if not has_room else max(0, free - pool.demand(now))
             is_needless = idle > (IDLE_S if has_room else TURN_S) or (has_room and pool.is_own_rival)
             if is_needless and self._anchors.is_safe(pool.name):
                 place.surplus = spare
             elif (is_needless or idle > UNCOUNTED_S or others) and not pool.is_own_rival:
                 facts += [AskEnded(place.ids.pop()) for _ in range(len(place.ids) - place.used - (free - spare))]
+            elif others and pool.is_own_rival:  # it must stay, and count; but others may have its room
+                facts += self._lend(pool, node, place, spare)
         elif self._is_blocked(pool, place, row, now):
             facts += self._block(pool, node, place)
         elif max(others, default=0.0) > TERM_S and self._has_had_its_turn(pool, place, now):
-            facts += self._lend(pool, node, place, now)
+            place.full_since = now
+            facts += self._lend(pool, node, place, max(1, place.open // 2))
         return facts
+
+    def _is_on_its_way(self, pool: Pool, place: Place, now: float) -> bool:
+        """Whether pending tasks have not found a slot yet, on machines that are busy. Few of them could have run in it
+        unseen; very many could not."""
+        return not place.was_used and now - place.free_since < FOUND_S and pool.demand(now) > UNSEEN_MAX
 
     def _has_had_its_turn(self, pool: Pool, place: Place, now: float) -> bool:
         return bool(place.full_since) and now - place.full_since > TERM_S and pool.demand(now) > 0
@@ -322,13 +334,12 @@ class Slots:
         place.blocked.add(id)
         return _without_amounts(pool, node, id)
 
-    def _lend(self, pool: Pool, node: str, place: Place, now: float) -> list[Fact]:
-        """Let the engine give the room of some slots to other work, although they are in use and stay. Then Ray lets
-        the shapes take turns by itself: a worker is leased for half a second, and the next goes to whoever has less."""
-        place.full_since = now
+    def _lend(self, pool: Pool, node: str, place: Place, count: int) -> list[Fact]:
+        """Let the engine give the room of some slots to other work, although they stay. Then Ray lets the shapes take
+        turns by itself: a worker is leased for half a second, and the next goes to whoever has less."""
         place.lent &= set(place.ids)
         ids = [id for id in place.ids if id not in place.lent and id not in place.blocked]
-        lent = ids[-max(1, place.open // 2) :]
+        lent = ids[max(0, len(ids) - count) :]
         place.lent.update(lent)
         place.ids.sort(key=place.lent.__contains__)  # these are the first to go
         return [fact for id in lent for fact in _without_amounts(pool, node, id)]
@@ -432,6 +443,7 @@ class Slots:
         pool.waiting.pop(placed.ask, None)
         place = pool.places.setdefault(placed.node, Place())
         if placed.ask not in place.ids:
+            place.was_used = place.was_used and bool(place.open)
             place.ids.append(placed.ask)
             if pool.is_exclusive:
                 place.closing[placed.ask] = self._clock()
