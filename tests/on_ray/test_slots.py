@@ -321,12 +321,12 @@ class TestBusyMachines:
         ray.pulled_s, ray.found_s = 1.0, found_s
         for number in range(20):
             mine = Selector.all_of(Requirement.is_in("n", f"n{number}"))
-            rest: dict[str, Any] = {
+            kinds: dict[str, dict[str, Any]] = {
                 "any place": {},
                 "spread": {"spreads": (Spread("node_id", mine),)},
                 "flow": {"policy": PolicyName.FLOW},
-            }[rules]
-            ray.submit(ray.shape(f"s{number}", labels=Labels({"n": f"n{number}"}), **rest), 60, length=0.05)
+            }
+            ray.submit(ray.shape(f"s{number}", labels=Labels({"n": f"n{number}"}), **kinds[rules]), 60, length=0.05)
             ray.tick(number % 2)
         ray.until_done()
         assert not ray.failed
