@@ -1,5 +1,5 @@
-"""The process of the controller, which is a worker of Ray's: what it does not load, how it is scheduled, and when it
-collects garbage.
+"""The process of the controller, which is a worker of Ray's:
+what it does not load, how it is scheduled, and when it collects garbage.
 
 Rule: nothing here is needed for the controller to work.
 """
