@@ -1,8 +1,8 @@
 """The controller on Ray: one named, detached actor on the head node that holds the engine.
 
 Rule: one thread changes things, in rounds (`_round`): read Ray's tables, hear, decide, write down, grant, announce,
-and only then answer. Every other thread of the actor only queues a change and waits, or reads under the lock. After
-a kill the journal and the book say everything that was acknowledged, and Ray's tables say the rest.
+and only then answer. Every other thread of the actor only queues a change and waits, or reads: under the lock, or what
+the last round left. After a kill the journal and the book have all that was acknowledged; Ray's tables have the rest.
 """
 
 from __future__ import annotations
