@@ -10,7 +10,7 @@ import pytest
 from stead.ray import passes as module
 from stead.ray.compile import route
 from stead.ray.grants import Outcome
-from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, TIMED, pass_name, read_name
+from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, TIMED, pass_name, read_name, soft_name
 from stead.ray.passes import FULL, GENERATIONS_MAX, LET_IN_MAX, PASSES_MAX, POOL, Passes
 from stead.ray.plugs import KEPT, SHOWN
 from stead.ray.tables import NodeRow, PendingRow, Status
@@ -146,7 +146,44 @@ def world() -> World:
 
 def test_a_node_gets_every_name_of_the_pool_in_one_call() -> None:
     cluster = World("a").cluster
-    assert cluster.total["a"] == {TIMED: FULL, **{pass_name(KEY, each): FULL for each in range(POOL)}}
+    names = [TIMED, *(pass_name(KEY, each) for each in range(POOL)), soft_name(KEY)]
+    assert cluster.total["a"] == dict.fromkeys(names, FULL)
+
+
+def test_a_tainted_node_is_infeasible_for_actors_that_only_prefer_it_until_it_is_open_again(world: World) -> None:
+    world.hold("b", 20 * ENTRY)
+    world.taint("b")
+    assert not world.cluster.is_feasible("b", soft_name(KEY))
+    assert world.cluster.is_feasible("a", soft_name(KEY))
+    world.untaint("b")
+    assert world.cluster.is_feasible("b", soft_name(KEY))
+
+
+def test_what_an_actor_holds_that_starts_on_a_node_as_it_is_tainted_goes_when_it_has_started(
+    world: World, clock: Clock
+) -> None:
+    soft = soft_name(KEY)
+    world.hold("b", ACTOR_ENTRY)
+    world.cluster.held["b", soft] = 1.0
+    world.taint("b")
+    assert world.cluster.is_feasible("b", soft), "Ray leaves what is in use"
+    world.settle()
+    world.cluster.calls.clear()
+    clock.now += 5.0
+    world.settle()
+    assert not world.cluster.calls, "nobody asks again and again"
+    world.cluster.held.clear()
+    clock.now += 5.0
+    world.settle()
+    assert not world.cluster.is_feasible("b", soft)
+
+
+def test_the_names_of_a_pass_that_nobody_knows_any_more_are_taken_away(world: World) -> None:
+    strays = dict.fromkeys([pass_name("gone", 0), soft_name("gone")], FULL)
+    world.cluster.total["b"].update(strays)
+    world.passes.note_use(world.cluster.status(), lambda key: None)
+    assert not any(world.cluster.is_feasible("b", name) for name in strays)
+    assert world.cluster.is_feasible("b", soft_name(KEY))
 
 
 def test_in_a_cluster_at_rest_nobody_is_called(world: World) -> None:

@@ -372,13 +372,38 @@ def test_no_execute_ends_a_task_which_is_done_again_elsewhere(ids: list[str]) ->
     assert told == [(ref.task_id().hex(), True)]
 
 
-def test_an_actor_that_would_rather_stay_waits_for_its_node(ids: list[str]) -> None:
-    """Ray keeps work with a soft affinity in the queue of its node as long as the node could ever take it."""
+def test_an_actor_that_would_rather_stay_goes_on_elsewhere_when_it_is_evicted(ids: list[str]) -> None:
     actor = started(scheduling_strategy=soft_to(ids[1]), max_restarts=-1, max_task_retries=-1)
     assert home_of(actor) == ids[1]
     since = last_event()
     stead.taint(ids[1], {"repair": "disk"}, effect="no-execute")
     wait_for(lambda: events_of("evicted", since), what="the eviction")
+    assert home_of(actor) == ids[0]
+
+
+@pytest.mark.parametrize("tolerations", [None, {"other": stead.Exists()}], ids=["plain", "with tolerations"])
+def test_actors_that_wait_at_the_node_they_prefer_leave_its_queue_for_another(
+    tolerations: dict[str, Any] | None, ids: list[str]
+) -> None:
+    """What runs on the node goes on running; the actors behind it do not wait for its end."""
+    stead.taint(ids[2], {"first": "yes"})
+    stead.untaint(ids[2], ["first"])  # plain work is bound from here on
+    filled(ids[1])
+    more = {} if tolerations is None else {"tolerations": tolerations}
+    actors = [started(scheduling_strategy=soft_to(ids[1]), **more) for _ in range(2)]
+    assert all(waits(actor.where.remote(), 1.0) for actor in actors), "they wait for their node"
+    stead.taint(ids[1], {"repair": "disk"})
+    assert [home_of(actor) for actor in actors] == [ids[0]] * 2
+
+
+def test_an_actor_waits_that_prefers_a_tainted_node_and_finds_no_other(ids: list[str]) -> None:
+    filled(ids[0])
+    holder = filled(ids[1])
+    actor = started(scheduling_strategy=soft_to(ids[1]), tolerations={"other": stead.Exists()})
+    assert waits(actor.where.remote(), 1.0)
+    stead.taint(ids[1], {"repair": "disk"})
+    ray.kill(holder)
+    assert waits(actor.where.remote(), 3.0), "it has no place, and did not fail"
     stead.untaint(ids[1], ["repair"])
     assert home_of(actor) == ids[1]
 

@@ -59,6 +59,9 @@ So, on a node that the pass was withdrawn from: what actors leave behind is not 
 leaves behind is not enough for an actor. A withdrawn name that only actors hold counts as free of work. And a few
 `SOFT_ENTRY` let in tasks that only prefer the node, and nothing else."""
 
+SOFT_ACTOR_ENTRY = 1.0
+"""What an actor that only prefers its node asks of its pass's `soft_name`; it holds nothing of it."""
+
 BOTH = 2 * ONE
 """What an actor asks of its ticket to be placed; it then holds `ONE`, which is not enough to be placed again."""
 
@@ -138,6 +141,17 @@ def read_slot(name: str) -> tuple[str, int] | None:
 
 def pass_name(key: str, generation: int) -> str:
     return f"{PREFIX}{key}.{generation}"
+
+
+def soft_name(key: str) -> str:
+    """The resource that nodes have which the pass is allowed on, and that is never plugged: without it a node is
+    infeasible, so Ray sends actors that only prefer the node to another."""
+    return f"{PREFIX}{key}.soft"
+
+
+def read_soft(name: str) -> str | None:
+    """The key of the pass in its `soft_name`; None for every other resource."""
+    return name[len(PREFIX) : -len(".soft")] if name.startswith(PREFIX) and name.endswith(".soft") else None
 
 
 @lru_cache(maxsize=16_384)

@@ -4,8 +4,9 @@ Rule: beside `tickets` the only file that changes a node's resources, in the ord
 one set of rules and has a small pool of names, its generations. All of them are granted on exactly the nodes that the
 engine allows; new submissions carry the current one. When a node is lost to a pass, new submissions move to a name that
 nothing uses there, because Ray's leased workers go on with the old one for a while. No name is removed from a node
-while its pass is in use: on a lost node it is plugged. So a change concerns the nodes that gain or lose a pass, and no
-other; see docs/decisions/0025.
+while its pass is in use: on a lost node it is plugged. Only the name that actors with a soft node affinity ask for as
+well goes at once, so that Ray sends them to another node. So a change concerns the nodes that gain or lose a pass, and
+no other; see docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from dataclasses import dataclass, field
 
 from stead.ray.compile import Pass
 from stead.ray.grants import Grants, Outcome
-from stead.ray.page import ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, SYNC_S, TIMED, pass_name, read_name
+from stead.ray.page import (
+    ACTOR_HOLDS,
+    ENTRY,
+    ONE,
+    SOFT_ENTRY,
+    SYNC_S,
+    TIMED,
+    pass_name,
+    read_name,
+    read_soft,
+    soft_name,
+)
 from stead.ray.plugs import KEPT, SHOWN, SHOWN_PLUG, Place, Plugs
 from stead.ray.tables import NodeRow, Status
 
@@ -68,6 +80,11 @@ class Issued:
     @property
     def names(self) -> list[str]:
         return [pass_name(self.rule.key, generation) for generation in sorted(self.generations)]
+
+    @property
+    def granted(self) -> list[str]:
+        """What a node has that the pass is allowed on."""
+        return [*self.names, soft_name(self.rule.key)]
 
     def carry(self, generation: int) -> None:
         """Work may carry this name from now on."""
@@ -209,6 +226,7 @@ class Passes:
         named = {
             pass_name(key, number): (each, number) for key, each in self.issued.items() for number in each.generations
         }
+        soft = {soft_name(key): key for key in self.issued}
         unsure, shut = {node for node, _ in self._asserted}, {node for node, _ in placed}
         plans = {}
         for id, row in status.nodes.items():
@@ -222,6 +240,9 @@ class Passes:
             for name in row.total:
                 if name in named and id not in allowed[named[name][0].rule.key]:
                     self._shut(plan, row, *named[name], placed)
+                elif name in soft and id not in allowed[soft[name]]:
+                    if self._total(row, name) and row.available.get(name):
+                        plan.sets[name] = 0.0
             for key in self._shown:
                 if id not in allowed[key] and pass_name(key, self.issued[key].current) not in row.total:
                     self._shut(plan, row, self.issued[key], self.issued[key].current, placed)
@@ -238,7 +259,7 @@ class Passes:
         if self._total(row, TIMED) < FULL:
             plan.sets[TIMED] = FULL
         for issued in allowed:
-            names = [name for name in issued.names if self._total(row, name) < FULL]
+            names = [name for name in issued.granted if self._total(row, name) < FULL]
             plan.sets.update(dict.fromkeys(names, FULL))
             plan.unplugs += [name for name in issued.names if (row.id, name) in placed]
             if not names:
@@ -388,18 +409,21 @@ class Passes:
                 continue
             for name in row.total:
                 found = read_name(name)
-                if found is None or found[0] in self._retired or self._is_of(found):
+                key = found[0] if found else read_soft(name)
+                if key is None or key in self._retired or self._is_of(name):
                     continue
                 if _held(row, name, self._plugs.placed()) > ONE / 2:
                     self._revive([name], known)
                 elif self._total(row, name):
                     strays[row.id].append(name)
-        self._take_away(
-            {node: [name for name in names if not self._is_of(read_name(name))] for node, names in strays.items()}
-        )
+        self._take_away({node: [name for name in names if not self._is_of(name)] for node, names in strays.items()})
 
-    def _is_of(self, found: tuple[str, int] | None) -> bool:
-        return found is not None and found[0] in self.issued and found[1] in self.issued[found[0]].generations
+    def _is_of(self, name: str) -> bool:
+        """Whether a pass in use has this name."""
+        found = read_name(name)
+        if found is None:
+            return read_soft(name) in self.issued
+        return found[0] in self.issued and found[1] in self.issued[found[0]].generations
 
     def _revive(self, names: Iterable[str], known: Callable[[str], tuple[Pass, int] | None]) -> None:
         for name in names:
@@ -419,7 +443,7 @@ class Passes:
         little later its names go."""
         now = time.monotonic()
         for key in [key for key, (_, at) in self._retired.items() if now - at > FAREWELL_S]:
-            names = self._retired.pop(key)[0].names
+            names = self._retired.pop(key)[0].granted
             self._used_at.pop(key, None)
             self._take_away({id: [name for name in names if row.total.get(name)] for id, row in status.nodes.items()})
         if len(self.issued) <= PASSES_MAX:

@@ -32,7 +32,19 @@ from stead.ray.compile import FIXED, ONCE, Pass, Route, Wish, by_default, implic
 from stead.ray.marks import rare_taint
 from stead.ray.native import NODE_ID, NOWHERE
 from stead.ray.options import CHOICES, Marked, State, accept_options, quieten
-from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, TIMED, NoPage, Page, read_name
+from stead.ray.page import (
+    ACTOR_ENTRY,
+    ACTOR_HOLDS,
+    ENTRY,
+    ONE,
+    SOFT_ACTOR_ENTRY,
+    SOFT_ENTRY,
+    TIMED,
+    NoPage,
+    Page,
+    read_name,
+    soft_name,
+)
 from stead.selectors import union
 from stead.taints import TOLERATE_ALL, Toleration
 
@@ -200,6 +212,9 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         if admitted is not None:
             added = {name: ACTOR_ENTRY if read_name(name) else resources[name] for name in resources.keys() - before}
             resources.update(dict.fromkeys(filter(read_name, added), ACTOR_HOLDS))
+            if _is_soft(admitted[0]):
+                keys = [found[0] for found in map(read_name, added) if found]
+                added.update(dict.fromkeys(map(soft_name, keys), SOFT_ACTOR_ENTRY))
             if added:
                 given[at_placement].update({**({} if given[at_placement] else resources), **added})
             named.update(zip(CHOICES, admitted, strict=True))
@@ -285,26 +300,30 @@ def admit(
             # Ray itself then says at once that this cannot be, with its own error.
             return NodeAffinitySchedulingStrategy(_node_id(asked.pins[0]), soft=False), None, None
     ranked = wish.key != wish.admits.key
-    pinned = isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft
+    to_a_node = isinstance(strategy, NodeAffinitySchedulingStrategy)
     if wish.admits.key not in page.generations or (ranked and wish.key not in page.tiers):
         # Under SPREAD too: the first node to have the pass would take everything that waits for it.
-        page = link.introduce(wish, wait=ranked or group or pinned or strategy == "SPREAD" or not page.grants)
+        page = link.introduce(wish, wait=ranked or group or to_a_node or strategy == "SPREAD" or not page.grants)
     if group and (wish is not PLAIN or page.tainted):
         link.prepare_group(wish)
         page = link.page()
-    if isinstance(strategy, NodeAffinitySchedulingStrategy):
-        if pinned:
+    if to_a_node:
+        if not strategy.soft:
             _check_pin(link, wish, strategy.node_id)
         elif strategy.node_id in page.tainted and link.refusal(wish, strategy.node_id):
             strategy = "DEFAULT"  # Ray would wait for the node, because a plug keeps it feasible
     if page.grants:
-        prefers = isinstance(strategy, NodeAffinitySchedulingStrategy) and not pinned
-        resources[page.name(wish.admits.key)] = SOFT_ENTRY if prefers else ENTRY
+        resources[page.name(wish.admits.key)] = SOFT_ENTRY if _is_soft(strategy) else ENTRY
     if asked is not None and asked.per_node:
         resources.update(implicit(asked, link.namespace))
     if asked is not None and asked.deadline_s is not None and page.grants:
         resources[TIMED] = ONE
     return _with_tiers(page, wish, asked, strategy)
+
+
+def _is_soft(strategy: Any) -> bool:
+    """Whether work only prefers the node that it is sent to."""
+    return isinstance(strategy, NodeAffinitySchedulingStrategy) and bool(strategy.soft)
 
 
 def _is_fixed(strategy: Any, labels: Mapping[str, str] | None, _: Any) -> bool:
