@@ -31,10 +31,15 @@ SUBMISSIONS, CPUS = 100, 4
 LEAST, MORE_US = 0.7, 25.0
 STREAM_S, STREAM_RATE, STREAM_TASKS = 20.0, 400.0, 100_000
 NODES, PENDING, MANY_SHAPES = 1_000, 10_000, 200
-NODE = {"num_cpus": 2, "resources": {"bench": 1000}, "labels": {"zone": "a"}}
+NODE: dict[str, Any] = {"num_cpus": 2, "resources": {"bench": 1000}, "labels": {"zone": "a"}}
+HOME: dict[str, Any] = {**NODE, "resources": {"bench": 1000, "home": 1000}, "labels": {"zone": "a", "home": "yes"}}
+"""Where the actor is that tasks have to be near to."""
+
+REFERENCE, REFERENCE_AT_HOME = "one custom resource", "one custom resource of one node"
 KEPT = KEEP_WORKERS | {"num_workers_soft_limit": 2}
 """No more workers than CPUs: Ray starts as many as it may, and on two cores that takes a minute."""
 
+NEAR = "near an actor"
 Options = Callable[[int], dict[str, Any]]
 
 
@@ -47,7 +52,7 @@ def slots() -> list[Row]:
     from stead.ray.page import FOLDER
 
     rows = []
-    with local_cluster([{**NODE, "num_cpus": 0, "labels": {}}, NODE, NODE], system_config=KEPT) as cluster:
+    with local_cluster([{**NODE, "num_cpus": 0, "labels": {}}, HOME, NODE], system_config=KEPT) as cluster:
         stead.init(cluster.address, log_to_driver=False, logging_level="error", namespace="bench")
         task = ray.remote(num_cpus=1, max_retries=0)(_now)
         ray.get([task.remote() for _ in range(50)])
@@ -117,7 +122,7 @@ class _Home:
 def _resident() -> Iterator[Any]:
     import ray
 
-    actor = ray.remote(num_cpus=0)(_Home).options(labels={"role": "anchor"}, label_selector={"zone": "a"}).remote()
+    actor = ray.remote(num_cpus=0)(_Home).options(labels={"role": "anchor"}, label_selector={"home": "yes"}).remote()
     ray.get(actor.here.remote())
     yield actor
     ray.kill(actor)
@@ -128,9 +133,10 @@ def _kinds(actor: Any) -> dict[str, Options]:
     from stead import actor_affinity, affinity, label_not_in
 
     return {
-        "one custom resource": lambda number: {"resources": {"bench": 0.001 + number / 10_000}},
+        REFERENCE: lambda number: {"resources": {"bench": 0.001 + number / 10_000}},
+        REFERENCE_AT_HOME: lambda number: {"resources": {"home": 0.001 + number / 10_000}},
         "labels": lambda number: {"labels": {"shape": f"n{number}"}},
-        "near an actor": lambda number: {
+        NEAR: lambda number: {
             "scheduling_strategy": actor_affinity(affinity(actor)),
             "labels": {"near": f"n{number}"},
         },
@@ -154,16 +160,17 @@ def _throughput(task: Any, kinds: Mapping[str, Options], shapes: int) -> tuple[l
             begun = time.perf_counter()
             ray.get([made[index % shapes].remote() for index in range(TASKS)])
             speed[kind].append(TASKS / (time.perf_counter() - begun))
-    reference = "one custom resource"
     rows = []
-    for kind in [kind for kind in kinds if kind != reference]:
+    placed = [kind for kind in kinds if kind not in (REFERENCE, REFERENCE_AT_HOME)]
+    for kind in placed:
+        reference = REFERENCE_AT_HOME if kind == NEAR else REFERENCE
         which = ratio(speed[kind], speed[reference])
-        name = f"{TASKS:,} tasks of {shapes} shape{'s' * (shapes > 1)}, {kind}: {which}"
+        name = f"{TASKS:,} tasks of {shapes} shape{'s' * (shapes > 1)}, {kind}, beside {reference}: {which}"
         met = which.high >= LEAST
         rows.append(
             Row(name, median(speed[kind]), "tasks/s", median(speed[reference]), which.middle, f">= {LEAST}", met)
         )
-    return rows, TASKS * ROUNDS * (len(kinds) - 1)
+    return rows, TASKS * ROUNDS * len(placed)
 
 
 def _submitting(task: Any, kinds: Mapping[str, Options]) -> list[Row]:
@@ -187,7 +194,7 @@ def _submitting(task: Any, kinds: Mapping[str, Options]) -> list[Row]:
     for each in holders:
         ray.kill(each)
     ray.get(refs)
-    reference = median(took.pop("one custom resource"))
+    reference, _ = median(took.pop(REFERENCE)), took.pop(REFERENCE_AT_HOME)
     return [
         Row(
             f".remote(), {kind}, over one custom resource",
