@@ -212,6 +212,7 @@ class TestWithRedis:
         placed = Counter.options(num_cpus=0.1, labels={"app": "a"}, spread={"zone": 1}, max_restarts=-1).remote()
         assert ray.get(placed.next.remote(), timeout=60) == 1
         selected = {"label_selector": {"afterwards": "yes"}}
+        queued = [where.options(labels={"app": "task"}, max_retries=0, **selected).remote() for _ in range(20)]
         waiting = Counter.options(num_cpus=0.1, labels={"app": "b"}, spread={"zone": 1}, **selected).remote()
         group = stead.placement_group([{"CPU": 0.1}], bundle_label_selector=[{"disk": "ssd"}])
         assert group.wait(60)
@@ -239,7 +240,10 @@ class TestWithRedis:
         assert two not in ray.get([where.remote() for _ in range(4)], timeout=60)
         assert ray.get(where.options(label_selector={"disk": "ssd"}).remote(), timeout=60) == one
         assert not stead.why(waiting).fits
+        queued += [where.options(labels={"app": "task"}, max_retries=0, **selected).remote() for _ in range(20)]
+        assert ray.wait(queued, timeout=2)[0] == [], "tasks in slots wait, and none fails"
         stead.label(one, {"afterwards": "yes"})
+        assert set(ray.get(queued, timeout=60)) == {one}
         assert ray.get(waiting.next.remote(), timeout=60) == 1
         assert lasting.wait(60)
         os.kill(ray.get(placed.pid.remote(), timeout=60), signal.SIGKILL)  # its next start is decided again
