@@ -16,7 +16,7 @@ from typing import Any
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, Placed, Waiting
-from stead.engine.facts import ClockAdvanced, NodeJoined, NodeLeft, NodeTainted
+from stead.engine.facts import ClockAdvanced, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
 from stead.node import Node
 from stead.ray.anchors import Anchors
 from stead.ray.book import SlotShape
@@ -238,4 +238,8 @@ class SimulatedRay:
 
     def taint(self, node: str, effect: Effect = Effect.NO_SCHEDULE) -> None:
         self.engine.apply(NodeTainted(node, Taint("t", "yes", effect)))
+        self.world += 1
+
+    def untaint(self, node: str) -> None:
+        self.engine.apply(NodeUntainted(node, "t", Effect.NO_SCHEDULE))
         self.world += 1

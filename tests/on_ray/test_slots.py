@@ -109,6 +109,20 @@ class TestBusyMachines:
         assert not ray.failed
         assert ray.idle_most_s < found_s + 0.8
 
+    @pytest.mark.parametrize("found_s", [0.6, 0.9, 1.7])
+    @pytest.mark.parametrize("count", [1, 5, 40])
+    def test_a_few_tasks_with_a_spread_find_their_slot_although_they_are_late(self, count: int, found_s: float) -> None:
+        """An unused slot of theirs is in the way of others, so it is not kept for long."""
+        ray = SimulatedRay({"a": 2, "b": 2}, 0)
+        ray.pulled_s, ray.found_s = 1.0, found_s
+        mine = Selector.all_of(Requirement.is_in("n", "n"))
+        ray.submit(ray.shape("s", labels=Labels({"n": "n"}), spreads=(Spread("node_id", mine),)), 1, length=0.2)
+        ray.until_done()
+        ray.tick(round((KNOWN_S + COUNTED_S) / TICK_S))
+        ray.submit("s", count)
+        ray.until_done()
+        assert not ray.failed
+
     @pytest.mark.parametrize("shapes", range(1, 8))
     def test_shapes_that_share_the_room_use_all_of_it(self, ray: SimulatedRay, shapes: int) -> None:
         for number in range(shapes):
@@ -316,6 +330,32 @@ class TestTrouble:
             assert anchored
             ray.kill(anchored[0])
         ray.until_done(1000.0)
+        assert not ray.failed
+
+    def test_a_name_is_anchored_on_nodes_that_its_rules_allow_and_moves_with_them(self) -> None:
+        """Ray would let tasks wait in the queue of any other node that has the name."""
+        ray, name = SimulatedRay(dict.fromkeys("abc", 1)), slot_name("s", 0)
+
+        def anchored() -> set[str]:
+            return {node for node, raylet in ray.raylets.items() if name in raylet.total}
+
+        ray.taint("a")
+        ray.taint("c")
+        ray.submit(ray.shape("s"), 1000, length=1.0)
+        ray.tick(round(2 * KNOWN_S / TICK_S))
+        assert anchored() == {"b"}
+        ray.untaint("c")
+        ray.tick(round(2 * KNOWN_S / TICK_S))
+        assert anchored() == {"b", "c"}
+        ray.taint("b")
+        ray.tick(round(3 * KNOWN_S / TICK_S))
+        assert anchored() == {"c"}
+        ray.taint("c")
+        ray.tick(round(3 * KNOWN_S / TICK_S))
+        assert "c" in anchored(), "where no node is allowed, the name stays"
+        ray.untaint("a")
+        ray.tick(round(3 * KNOWN_S / TICK_S))
+        assert anchored() == {"a"}
         assert not ray.failed
 
     def test_a_node_that_does_not_answer_is_told_again(self, ray: SimulatedRay) -> None:

@@ -4,6 +4,9 @@ Rule: Ray fails queued work when the last node that could ever run it loses the 
 enough for such tasks have one unit more of every live name than they have slots, and a placement group there holds the
 smallest part of that unit: the name stays feasible, also when one of the two dies, and no task can ever take the unit,
 because it is never whole. The part is held before the unit is granted, and the unit goes before the part is released.
+
+Ray lets a task wait in the queue of a node that could run it, an idle one first, and there it finds a slot elsewhere
+late. So anchors are on nodes that the rules of the tasks allow, if they allow any; if that is one, on that one alone.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ class Anchors:
         self._states: dict[str, dict[str, State]] = {}  # name -> node -> how far it is
         self._held: dict[Place, Any] = {}
         self._standing: dict[Place, float] = {}  # since when Ray's tables show the unit
-        self._searched: dict[str, Collection[str]] = {}  # names that lack anchors, and the nodes there were then
+        self._allowed: dict[str, set[str]] = {}  # by name, the nodes that the rules of its tasks allow
+        self._searched: dict[str, Collection[str]] = {}  # names, and the nodes there were when anchors were chosen
 
     def recover(self, names: Iterable[str]) -> None:
         """After a restart: which anchors stand. Those of names that nobody knows are removed."""
@@ -85,25 +89,37 @@ class Anchors:
 
     def is_safe(self, name: str) -> bool:
         """Whether the name's slots can be withdrawn: it stays feasible without them, or it is on its way out."""
-        states = self._states.get(name, {})
-        if not states or any(state in (State.LOWERED, State.RELEASED) for state in states.values()):
-            return bool(states)
-        now = self._clock()
-        return all(now - self._standing.get((name, node), now) > KNOWN_S for node in states)
+        states, now = self._states.get(name, {}), self._clock()
+        staying = [node for node, state in states.items() if state not in (State.LOWERED, State.RELEASED)]
+        return bool(states) and all(now - self._standing.get((name, node), now) > KNOWN_S for node in staying)
+
+    def allow(self, name: str, nodes: set[str]) -> None:
+        """The rules of the tasks allow these nodes now."""
+        if self._allowed.get(name) != nodes:
+            self._allowed[name] = nodes
+            self._searched.pop(name, None)
 
     def advance(
-        self, slots: Mapping[str, Callable[[str], int]], status: Status, suits: Callable[[str, NodeRow], bool]
+        self,
+        slots: Mapping[str, Callable[[str], int]],
+        status: Status,
+        suits: Callable[[str, NodeRow], bool],
+        allowed: Callable[[str], set[str]],
     ) -> None:
         """The next step for each name, once Ray's tables show the last one. `slots` tells how many of a name a node
-        has, and `suits` whether it could ever run such a task."""
+        has, `suits` whether it could ever run such a task, and `allowed` which nodes the rules allow; it is asked once
+        for each name."""
         made = 0
         for name, count in slots.items():
             self._forget_dead(name, status)
-            self._choose(name, status, suits)
-            for node, state in self._states[name].items():
+            self._choose(name, status, suits, allowed)
+            needless = self._needless(name)
+            for node, state in list(self._states[name].items()):
                 place, row = (name, node), status.nodes[node]
                 total = row.total.get(name, 0.0)
-                if state is State.LOWERED:
+                if node in needless:
+                    self._lower(name, node, total)
+                elif state is State.LOWERED:
                     self._states[name][node] = State.HOLDING
                 elif state is State.RELEASED:
                     self._states[name][node] = State.ASKED
@@ -117,15 +133,33 @@ class Anchors:
                 elif state is State.HOLDING and _is_held(total, row.available.get(name, 0.0)):
                     self._states[name][node] = State.UP
 
-    def _choose(self, name: str, status: Status, suits: Callable[[str, NodeRow], bool]) -> None:
+    def _choose(
+        self,
+        name: str,
+        status: Status,
+        suits: Callable[[str, NodeRow], bool],
+        allowed: Callable[[str], set[str]],
+    ) -> None:
         """The head, if it is large enough, because it stays; and whatever else is."""
         states = self._states.setdefault(name, {})
-        if len(states) >= ANCHORS or self._searched.get(name) == status.nodes.keys():
+        if self._searched.get(name) == status.nodes.keys():
             return
-        for node in sorted(status.nodes.keys() - states.keys(), key=lambda node: (node != self._head, node)):
-            if len(states) < ANCHORS and suits(name, status.nodes[node]):
-                states[node] = State.ASKED
         self._searched[name] = frozenset(status.nodes)
+        if name not in self._allowed:
+            self._allowed[name] = allowed(name)
+        large = {node for node, row in status.nodes.items() if suits(name, row)}
+        fitting = large & self._allowed[name] or large
+        missing = ANCHORS - len(fitting & states.keys())
+        for node in sorted(fitting - states.keys(), key=lambda node: (node != self._head, node))[: max(0, missing)]:
+            states[node] = State.ASKED
+
+    def _needless(self, name: str) -> set[str]:
+        """Anchors on nodes that the rules do not allow, once every raylet knows of one on a node that they do."""
+        now, states, allowed = self._clock(), self._states[name], self._allowed[name]
+        standing = [node for node in states if node in allowed and (name, node) in self._standing]
+        if any(now - self._standing[name, node] > KNOWN_S for node in standing):
+            return states.keys() - allowed
+        return set()
 
     def _forget_dead(self, name: str, status: Status) -> None:
         states = self._states.get(name, {})
@@ -139,22 +173,27 @@ class Anchors:
         """One step towards no anchors. True: they are gone."""
         self._forget_dead(name, status)
         states = self._states.get(name, {})
-        for node, state in list(states.items()):
-            place, total = (name, node), status.nodes[node].total
-            if state is State.UP:
-                states[node] = State.LOWERED
-                self._standing.pop(place, None)
-            elif state in (State.ASKED, State.HOLDING, State.LOWERED) and total.get(name, 0.0) < 1.0:
-                if place in self._held:
-                    self._release(self._held.pop(place))
-                states[node] = State.RELEASED
-            elif state is State.RELEASED and name not in total:
-                del states[node]
+        for node in list(states):
+            self._lower(name, node, status.nodes[node].total.get(name, 0.0))
         if states:
             return False
-        self._states.pop(name, None)
-        self._searched.pop(name, None)
+        for known in (self._states, self._searched, self._allowed):
+            known.pop(name, None)
         return True
+
+    def _lower(self, name: str, node: str, total: float) -> None:
+        """One step towards no anchor on a node."""
+        states, place = self._states[name], (name, node)
+        state = states[node]
+        if state is State.UP:
+            states[node] = State.LOWERED
+            self._standing.pop(place, None)
+        elif state in (State.ASKED, State.HOLDING, State.LOWERED) and total < 1.0:
+            if place in self._held:
+                self._release(self._held.pop(place))
+            states[node] = State.RELEASED
+        elif state is State.RELEASED and not total:
+            del states[node]
 
     def _hold(self, name: str, node: str) -> Any:
         return ray.util.placement_group(

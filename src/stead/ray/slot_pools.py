@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stead.asks import Ask, Choice
 from stead.ray.book import SlotShape
 from stead.ray.decided import is_exclusive, named_by
 from stead.ray.tables import NodeRow, Status
-from stead.resources import UNIT, Resources
+from stead.resources import NOTHING, UNIT, Resources
 
 COUNTED_S = 2.0
 """How long the programs' own counts say what waits; then Ray's table shows it."""
@@ -65,6 +65,7 @@ class Pool:
     listed: int = 0  # what Ray's table says is pending
     listed_at: float = 0.0  # when Ray's table last changed and listed it
     drained_at: float = 0.0  # since when a slot is unused although there is room: then nothing was pending
+    patience_s: float = 0.0  # so long an unused slot is kept for tasks that did not find the last one in time
     busy_at: float = 0.0  # when it last had demand or work
     left_at: float = 0.0  # when new submissions got another name, because nobody used this one; 0 if they did not
     is_leaving: bool = False  # and its anchor is being removed
@@ -94,6 +95,12 @@ class Pool:
     def slots(self) -> int:
         return sum(max(len(place.ids), place.open) for place in self.places.values()) + len(self.waiting)
 
+    @property
+    def one_more(self) -> Ask:
+        """One more of the shape that asks for no amounts and no balance: only its rules count."""
+        choices = tuple(Choice(NOTHING, choice.selector) for choice in self.shape.ask.choices)
+        return replace(self.shape.ask, id=f"{self.name}#again", choices=choices, spreads=())
+
     def open_on(self, node: str) -> int:
         return self.places[node].open if node in self.places else 0
 
@@ -102,6 +109,10 @@ class Pool:
             self.counted.popleft()
         is_late = self.listed_at <= self.drained_at and now - self.drained_at <= COUNTED_S
         return max(0 if is_late else self.listed, sum(count for _, count in self.counted))
+
+    def is_still_listed(self, now: float) -> bool:
+        """Whether Ray's table goes on to list what seemed to be over: then a slot was free and nobody had found it."""
+        return 0.0 < self.drained_at < now - COUNTED_S and self.listed_at <= self.drained_at
 
     def drain(self, since: float, now: float, settled_s: float) -> None:
         """A slot is free, so nothing was pending then but what has just been submitted and is on its way."""
@@ -123,6 +134,18 @@ class Pools(dict[str, Pool]):
 
     def places(self) -> Iterator[tuple[Pool, str, Place]]:
         return ((pool, node, place) for pool in self.values() for node, place in pool.places.items())
+
+    def looking_at_tasks(self) -> list[Pool]:
+        """The shapes whose rules look at tasks of shapes that are in use."""
+        looking = [pool for pool in self.values() if pool.shape.ask.affinities]
+        labels = {pool.shape.ask.labels for pool in self.values() if pool.shape.ask.labels} if looking else ()
+        return [
+            pool
+            for pool in looking
+            if any(
+                each.selector.matches(these) for term in pool.shape.ask.affinities for each in term for these in labels
+            )
+        ]
 
     def named(self) -> set[str]:
         """Ids of actors that shapes in use name."""

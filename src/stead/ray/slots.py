@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Protocol
@@ -26,13 +26,13 @@ from stead.ray.grants import Outcome, ReadingGrants
 from stead.ray.page import ONE, SLOT, SYNC_S, read_slot, slot_name
 from stead.ray.slot_pools import Place, Pool, Pools, Room, could_run, has_room_for, most_of
 from stead.ray.tables import SHAPES_LISTED_MAX, NodeRow, PendingRow, Status
-from stead.resources import NOTHING
 
 SETTLED_S = 0.35
 """After a grant, pending work of the shape has found the slot by then, unless its node lacks the room."""
 
-FOUND_S, UNSEEN_MAX = 1.0, 50
-"""But so long it may take on busy machines, and so many short tasks may run in it between two looks."""
+FOUND_S, UNSEEN_MAX, PATIENCE_MAX_S = 1.0, 50, 16.0
+"""But so long it may take on busy machines, and so many short tasks may run in it between two looks. Where it took too
+long, the next slot of the shape stays twice as long, up to the last."""
 
 UNCOUNTED_S = 0.3
 """When a slot has been unused for this long, or other work is about to be decided, the engine no longer counts it. It
@@ -42,8 +42,9 @@ withdraws it when that is no longer so."""
 IDLE_S = 2.0
 """A slot that nobody uses is taken back after this."""
 
-TERM_S = 1.0
-"""When other work has waited for this long, a shape whose slots are all busy lends it the room of some of them."""
+TERM_S, RIVAL_TERM_S = 1.0, 0.1
+"""When work other than tasks in slots has waited for the first, or tasks of other shapes for the second, a shape that
+keeps its slots busy lends them the room. Tasks of another shape that find the room taken lose no more than a turn."""
 
 TURN_S = 1.0
 """A slot without room is taken back after this: longer than Ray leases a worker for."""
@@ -205,7 +206,7 @@ class Slots:
         others_wait_s = {**new, **others_wait_s}
         room = self._room_of(self._engine.nodes)
         for pool in list(self.pools.values()):
-            others = [waited for key, waited in others_wait_s.items() if key != pool.shape.key]
+            others = {key: waited for key, waited in others_wait_s.items() if key != pool.shape.key}
             self._nodes_gone(pool, status)
             for node, place in pool.places.items():
                 facts += self._place(pool, node, place, now, others, status.nodes[node])
@@ -239,12 +240,15 @@ class Slots:
             if pool.listed:
                 pool.busy_at = now
                 pool.listed_at = now if is_news else pool.listed_at
+                if pool.is_still_listed(now):
+                    pool.patience_s = min(max(FOUND_S, 2 * pool.patience_s), PATIENCE_MAX_S)
+                    pool.drained_at = 0.0
             for node, place in pool.places.items():
                 if node in status.nodes:
                     total, available = status.nodes[node].total, status.nodes[node].available
                     place.used = int(total.get(pool.name, 0.0) - available.get(pool.name, 0.0) + ONE / 2)
                 if place.used:
-                    pool.busy_at, place.was_used = now, True
+                    pool.busy_at, place.was_used, pool.patience_s = now, True, 0.0
 
     def _nodes_gone(self, pool: Pool, status: Status) -> None:
         """The engine has put their asks back in line by itself."""
@@ -252,7 +256,7 @@ class Slots:
             pool.waiting.update(dict.fromkeys(pool.places.pop(node).ids))
 
     def _place(
-        self, pool: Pool, node: str, place: Place, now: float, others: Sequence[float], row: NodeRow
+        self, pool: Pool, node: str, place: Place, now: float, others: Mapping[str, float], row: NodeRow
     ) -> list[Fact]:
         """Compare what the engine has on a node with what runs there, and see which slots nobody needs."""
         facts = self._take_back(pool, node, place) if place.lent and not others else []
@@ -270,7 +274,7 @@ class Slots:
         place.surplus = 0
         if place.free_since and not place.closed:
             has_room, idle = has_room_for(row, pool.shape.ask), now - place.free_since
-            if has_room and (idle > SYNC_S or others) and not self._is_on_its_way(pool, place, now):
+            if has_room and (idle > SYNC_S or others) and not self._is_on_its_way(pool, place, now, others):
                 pool.drain(place.free_since, now, SETTLED_S)
             spare = free if not has_room else max(0, free - pool.demand(now))
             is_needless = idle > (IDLE_S if has_room else TURN_S) or (has_room and pool.is_own_rival)
@@ -282,18 +286,24 @@ class Slots:
                 facts += self._lend(pool, node, place, spare)
         elif self._is_blocked(pool, place, row, now):
             facts += self._block(pool, node, place)
-        elif max(others, default=0.0) > TERM_S and self._has_had_its_turn(pool, place, now):
-            place.full_since = now
-            facts += self._lend(pool, node, place, max(1, place.open // 2))
+        elif self._has_had_its_turn(pool, place, now, others):
+            facts += self._lend(pool, node, place, place.open)
         return facts
 
-    def _is_on_its_way(self, pool: Pool, place: Place, now: float) -> bool:
+    def _is_on_its_way(self, pool: Pool, place: Place, now: float, others: Mapping[str, float]) -> bool:
         """Whether pending tasks have not found a slot yet, on machines that are busy. Few of them could have run in it
-        unseen; very many could not."""
-        return not place.was_used and now - place.free_since < FOUND_S and pool.demand(now) > UNSEEN_MAX
+        unseen, which matters if others want the room; very many could not."""
+        demand, idle = pool.demand(now), now - place.free_since
+        takes_s = max(pool.patience_s, FOUND_S if demand > UNSEEN_MAX or not others else 0.0)
+        return demand > 0 and not place.was_used and idle < takes_s
 
-    def _has_had_its_turn(self, pool: Pool, place: Place, now: float) -> bool:
-        return bool(place.full_since) and now - place.full_since > TERM_S and pool.demand(now) > 0
+    def _has_had_its_turn(self, pool: Pool, place: Place, now: float, others: Mapping[str, float]) -> bool:
+        """Whether others should be let in: to slots that are busy, or will be when pending tasks have found them."""
+        if not others or place.told is None or not place.open or not pool.demand(now):
+            return False
+        if "" in others:
+            return bool(place.full_since) and min(others[""], now - place.full_since) > TERM_S
+        return min(max(others.values()), now - place.told_at) > RIVAL_TERM_S
 
     def _give_back(self, now: float) -> list[Fact]:
         """Take unused slots from their nodes. A node's answer tells which of them were taken by a task meanwhile."""
@@ -385,9 +395,7 @@ class Slots:
                 del pool.waiting[id]
             return [AskEnded(id) for id in gone]
         missing = min(missing, fair - pool.slots)
-        if self._is_gathering(pool, now):
-            return []
-        if missing <= 0 or pool.refused:
+        if missing <= 0 or pool.refused or self._is_gathering(pool, now):
             return []
         apart = named_by(pool.shape.ask, apart=True)
         if apart and now - pool.grew_last < STARTS_S and is_starting(apart):
@@ -475,7 +483,7 @@ class Slots:
         if world != self._checked:
             pools = list(self.pools.values())
         elif self._moved:
-            pools = self._looking_at_tasks()
+            pools = self.pools.looking_at_tasks()
         else:
             return
         self._checked, self._moved = world, False
@@ -484,24 +492,13 @@ class Slots:
             if not pool.places:
                 continue
             allowed = self._allowed(pool)
+            self._anchors.allow(pool.name, allowed)
             for node, place in pool.places.items():
                 if node not in allowed and not place.closed and not place.is_empty:
                     self._close(pool, place)
                 elif node in allowed and place.closed:
                     place.closed = place.evicting = False
                     place.open, place.told = len(place.ids), None
-
-    def _looking_at_tasks(self) -> list[Pool]:
-        """The shapes whose rules look at tasks of shapes that are in use."""
-        looking = [pool for pool in self.pools.values() if pool.shape.ask.affinities]
-        labels = {pool.shape.ask.labels for pool in self.pools.values() if pool.shape.ask.labels} if looking else ()
-        return [
-            pool
-            for pool in looking
-            if any(
-                each.selector.matches(these) for term in pool.shape.ask.affinities for each in term for these in labels
-            )
-        ]
 
     def _close(self, pool: Pool, place: Place) -> None:
         place.closed, place.open, place.told = True, 0, None
@@ -524,12 +521,7 @@ class Slots:
 
     def _allowed(self, pool: Pool) -> set[str]:
         """Nodes where one of the slots there could be placed anew, whatever is free."""
-        ask = replace(
-            pool.shape.ask,
-            id=f"{pool.name}#again",
-            choices=tuple(Choice(NOTHING, choice.selector) for choice in pool.shape.ask.choices),
-            spreads=(),
-        )
+        ask = pool.one_more
         if not ask.affinities:
             return {node for nodes in self._engine.candidates(ask) for node in nodes}
         allowed = set()
@@ -540,6 +532,12 @@ class Slots:
                 allowed.add(node)
         return allowed
 
+    def _could_be_on(self, name: str) -> set[str]:
+        """Nodes where a shape has slots, or could have more of them."""
+        pool = self.pools[name]
+        more = {node for nodes in self._engine.candidates(pool.one_more) for node in nodes}
+        return more | {node for node, place in pool.places.items() if place.ids}
+
     # -- Ray
 
     def carry_out(self, status: Status) -> None:
@@ -548,7 +546,9 @@ class Slots:
             return
         now = self._clock()
         staying = {name: pool.open_on for name, pool in self.pools.items() if not pool.is_leaving}
-        self._anchors.advance(staying, status, lambda name, row: could_run(row, self.pools[name].shape.ask))
+        self._anchors.advance(
+            staying, status, lambda name, row: could_run(row, self.pools[name].shape.ask), self._could_be_on
+        )
         changes: dict[str, dict[str, float]] = defaultdict(dict)
         for pool in self.pools.values():
             for node in self._anchors.nodes(pool.name):
