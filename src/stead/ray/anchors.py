@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
+from itertools import islice
 from typing import Any
 
 import ray
@@ -147,11 +148,17 @@ class Anchors:
         self._searched[name] = frozenset(status.nodes)
         if name not in self._allowed:
             self._allowed[name] = allowed(name)
-        large = {node for node, row in status.nodes.items() if suits(name, row)}
-        fitting = large & self._allowed[name] or large
-        missing = ANCHORS - len(fitting & states.keys())
-        for node in sorted(fitting - states.keys(), key=lambda node: (node != self._head, node))[: max(0, missing)]:
-            states[node] = State.ASKED
+        fitting = self._allowed[name]
+        have = sum(node in fitting for node in states)
+        if have >= ANCHORS:
+            return
+        order = dict.fromkeys((self._head, *status.nodes))
+        rest = [node for node in order if node in status.nodes and node not in states]
+        best = (node for node in rest if node in fitting and suits(name, status.nodes[node]))
+        states.update(dict.fromkeys(islice(best, ANCHORS - have), State.ASKED))
+        if not fitting & states.keys() and len(states) < ANCHORS:
+            large = (node for node in rest if suits(name, status.nodes[node]))
+            states.update(dict.fromkeys(islice(large, ANCHORS - len(states)), State.ASKED))
 
     def _needless(self, name: str) -> set[str]:
         """Anchors on nodes that the rules do not allow, once every raylet knows of one on a node that they do."""
