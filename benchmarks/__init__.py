@@ -12,7 +12,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measurement. `ratio` is how many times better than the reference (growth: how many times it);
-    `met` is None where no goal is set."""
+    `met` is None where no goal is set. `detail` holds what differs from run to run, such as an interval or the
+    number of samples: a row's name is the same in every run. `step` is filled in by `make bench`."""
 
     name: str
     ours: float
@@ -21,3 +22,5 @@ class Row:
     ratio: float | None
     goal: str
     met: bool | None
+    detail: str = ""
+    step: str = ""

@@ -1,6 +1,6 @@
 """`make bench`: prints a table and writes benchmarks/results.json.
 
-With names of steps (`python -m benchmarks flow openb`) only those are run; their rows replace those of the same name.
+With names of steps (`python -m benchmarks flow openb`) only those are run; their rows replace those of the same steps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -242,7 +242,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
             if only and name not in only:
                 continue
             status.update(f"measuring: {name}")
-            found = step()
+            found = [replace(row, step=name) for row in step()]
             rows += found
             for row in found:
                 console.print(f"{row.name}: {row.ours:,.4g} {row.unit}", style="dim", highlight=False)
@@ -259,6 +259,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
             growth,
             "< 20x",
             growth < 20,
+            step="growth",
         )
     )
     return rows
@@ -272,7 +273,8 @@ def show(console: Console, rows: Sequence[Row]) -> None:
         reference = "" if row.reference is None else f"{row.reference:,.4g} {row.unit}"
         ratio = "" if row.ratio is None else f"{row.ratio:,.2f}x" if row.ratio < 10 else f"{row.ratio:,.0f}x"
         met = "" if row.met is None else ("yes" if row.met else "NO")
-        table.add_row(row.name, f"{row.ours:,.4g} {row.unit}", reference, ratio, row.goal, met)
+        name = f"{row.name}: {row.detail}" if row.detail else row.name
+        table.add_row(name, f"{row.ours:,.4g} {row.unit}", reference, ratio, row.goal, met)
     console.print(table)
 
 
@@ -282,9 +284,8 @@ def main() -> None:
     rows = run(console, only)
     show(console, rows)
     path = HERE / "results.json"
-    found = {row["name"]: row for row in json.loads(path.read_text())} if only else {}
-    found |= {row.name: asdict(row) for row in rows}
-    path.write_text(json.dumps(list(found.values()), indent=1) + "\n")
+    kept = [row for row in json.loads(path.read_text()) if row["step"] not in only] if only else []
+    path.write_text(json.dumps([*kept, *map(asdict, rows)], indent=1) + "\n")
     console.print(f"written to {path.relative_to(HERE.parent)}")
 
 
