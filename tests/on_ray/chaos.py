@@ -32,7 +32,7 @@ import stead
 from stead.engine.decisions import Placed
 from stead.journal import Journal
 from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
+from stead.ray.local import LocalCluster, NotStarted
 from stead.ray.page import FOLDER, TICKET
 
 LOAD = Path(__file__).parent / "drivers" / "chaos_load.py"
@@ -42,6 +42,7 @@ DRIVERS, ROLES, MEMBERS = 2, 1, 2
 because every process that is killed is started again, and that is what takes time on a small machine."""
 
 BETWEEN_S = 1.5
+STARTS_MAX = 3
 FINISH_S = 120.0
 
 QUICK_TO_NOTICE = {
@@ -178,7 +179,13 @@ def _kill_controller() -> None:
 def _kill_node(cluster: LocalCluster, rng: random.Random) -> None:
     """Never the head, whose death is another story; a new node comes in its place."""
     cluster.kill_node(rng.choice([index for index, node in enumerate(cluster.nodes) if index and node.alive]))
-    cluster.add_node(num_cpus=CPUS)
+    for attempt in range(STARTS_MAX):
+        try:
+            cluster.add_node(num_cpus=CPUS)
+            return
+        except NotStarted:  # other programs keep the machine busy
+            if attempt == STARTS_MAX - 1:
+                raise
 
 
 # -- checkers
