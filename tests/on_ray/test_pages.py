@@ -11,7 +11,8 @@ import pytest
 from waiting import wait_for
 
 from stead.ray import page as pages
-from stead.ray.page import PROTOCOL, AskedPage, NoPage, Page, Reader, Unreadable, Writer, folder_of, private
+from stead.ray.folders import private
+from stead.ray.page import PROTOCOL, AskedPage, NoPage, Page, Reader, Unreadable, Writer, folder_of
 
 NODE = "ab" * 28
 

@@ -7,8 +7,10 @@ may share an address (behind one router, or several containers of a host), and t
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,14 +19,21 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from stead.ray.page import Page, Writer, folder_of
+from stead.ray.folders import NotOurs, watch
+from stead.ray.page import FOLDER, Page, Writer, folder_of
 from stead.ray.tables import Raylet
 
 CONFIRM_S, ANSWER_S = 1.0, 1.0
 """How long the others wait for a node to confirm its page. One that was late is not waited for before it answers."""
 
+RETRY_S = 1.0
+"""How long an agent waits before it tries again to write a page."""
+
 AGENTS = "STEAD_AGENTS"
 """Set to ``all``, every node but the controller's gets an agent, also on the same machine (for tests)."""
+
+
+log = logging.getLogger(__name__)
 
 
 class PageAgent:
@@ -33,17 +42,38 @@ class PageAgent:
     def __init__(self) -> None:
         worker = ray._private.worker.global_worker
         session = worker.node.get_session_dir_path()
-        self._writer = Writer(folder_of(session, worker.core_worker.get_current_node_id().hex()))
+        self._folder = folder_of(session, worker.core_worker.get_current_node_id().hex())
+        self._writer: Writer | None = None
+        self._said = ""
 
     def write(self, page: Page) -> int:
-        self._writer.write(page)
+        """Returns once the page is written. Until then the node counts as one that does not answer, also if another
+        user has put a folder where the page belongs."""
+        while not self._try(page):
+            time.sleep(RETRY_S)
         return page.count
+
+    def _try(self, page: Page) -> bool:
+        try:
+            if self._writer is None:
+                writer = Writer(self._folder)
+                watch(self._folder.parent)
+                self._writer = writer
+            self._writer.write(page)
+        except (NotOurs, OSError) as error:
+            self._writer = None  # its folder may be gone
+            if self._said != str(error):
+                self._said = str(error)
+                log.warning("the page of this node cannot be written: %s; it is tried every second", error)
+            return False
+        return True
 
 
 class Pages:
     def __init__(self, session: Path, ip: str, node_id: str, raylets: Callable[[], Mapping[str, Raylet]]) -> None:
         self._session, self._ip, self._home, self._raylets = session, ip, node_id, raylets
         self._writers: dict[str, Writer] = {node_id: Writer(folder_of(session, node_id))}
+        watch(session / FOLDER)
         self._agents: dict[str, Any] = {}
         self._unanswered: dict[str, Any] = {}  # node -> the last call that its agent has not answered
         self._confirmed: set[str] = set()  # nodes whose agents have answered once

@@ -6,7 +6,7 @@ counter moves, so whoever sees a count can read what belongs to it, and a proces
 
 Every user of the machine may read pages, because programs of several users share a cluster; only the owner writes
 them. Beside them is what only the controller may read (journal, book, audit), in a folder that others can traverse but
-not list. A reader ignores fields that it does not know: the controller may be newer.
+not list (see `stead.ray.folders`). A reader ignores fields that it does not know: the controller may be newer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from pathlib import Path
 from typing import Self
 
 from stead.errors import Invalid
+from stead.ray.folders import Folder, NotOurs, protect
 
 PROTOCOL = 1
 """Changes when a program and a controller with different numbers would misunderstand each other: what messages and
 pages mean, not what is in them."""
 
-FOLDER = "stead"
+FOLDER, COUNTER = "stead", "count"
 KEPT = 8
 """Old files kept for readers that saw an old count a moment ago."""
 
@@ -168,18 +169,14 @@ def folder_of(session_dir: str | Path, node_id: str) -> Path:
 
 
 def open_folder(session_dir: str | Path) -> Path:
-    """The folder that pages and private files are in: made if need be, and traversable for others."""
-    folder = Path(session_dir) / FOLDER
-    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    folder.chmod(0o711)
-    return folder
+    """The folder that pages and private files are in: created if needed, and traversable for others. Raises `NotOurs`
+    if another user may have put it there."""
+    return _opened_folder(Path(session_dir)).path
 
 
-def private(path: Path) -> Path:
-    """A file that only its owner may read and write; SQLite gives the files beside it the same mode."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    return path
+def _opened_folder(session: Path) -> Folder:
+    protect(session)
+    return Folder.made(session / FOLDER, 0o711)
 
 
 class Writer:
@@ -187,45 +184,35 @@ class Writer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        open_folder(folder.parent.parent)
-        folder.mkdir(mode=0o755, exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask says
-        self._counter = folder / "count"
-        with suppress(FileNotFoundError):
-            self._counter.chmod(0o644)
+        self._files = Folder.made(folder, 0o755, _opened_folder(folder.parent.parent))
 
     def write(self, page: Page) -> None:
-        self._put(page.text().encode(), self.folder / f"{page.count}.json")
-        if self._counter.exists():
-            with self._counter.open("r+b", buffering=0) as counter:
-                counter.write(page.count.to_bytes(8, "little"))
-        else:
-            self._put(page.count.to_bytes(8, "little"), self._counter)
-        for old in self.folder.glob("*.json"):
-            if old.stem.isdigit() and int(old.stem) <= page.count - KEPT:
-                old.unlink(missing_ok=True)
-
-    def _put(self, content: bytes, path: Path) -> None:
-        unfinished = self.folder / "unfinished"
-        unfinished.write_bytes(content)
-        unfinished.chmod(0o644)
-        unfinished.replace(path)
+        """The counter must stay the same file: readers have mapped it."""
+        count = page.count.to_bytes(8, "little")
+        self._files.replace(f"{page.count}.json", page.text().encode(), 0o644)
+        if not self._files.overwrite(COUNTER, count, 0o644):
+            self._files.replace(COUNTER, count, 0o644)
+        for name in self._files.names():
+            number, _, kind = name.partition(".")
+            if kind == "json" and number.isdigit() and int(number) <= page.count - KEPT:
+                self._files.remove(name)
 
     @property
     def count(self) -> int:
         """The count of the page that stands, 0 before the first."""
         try:
-            return int.from_bytes(self._counter.read_bytes(), "little")
+            return int.from_bytes(self._files.read(COUNTER), "little")
         except FileNotFoundError:
             return 0
 
 
 class Reader:
     """Reads the page of this process's node; `page()` costs next to nothing while it does not change. Before the first
-    page it is an empty one."""
+    page it is an empty one. A page counts only if the owner of Ray's session folder, root or this user wrote it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._files: Folder | None = None
         self._counter: mmap.mmap | None = None
         self._count = b""
         self._page = Page()
@@ -242,10 +229,12 @@ class Reader:
 
     def _open(self) -> mmap.mmap | None:
         try:
-            number = os.open(self.folder / "count", os.O_RDONLY)
+            owners = frozenset({0, os.geteuid(), self.folder.parent.parent.stat().st_uid})
+            self._files = Folder.entered(self.folder, owners, Folder.entered(self.folder.parent, owners))
+            number = self._files.open(COUNTER)
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except (NotOurs, OSError) as error:
             raise Unreadable(str(error)) from None
         try:
             self._counter = mmap.mmap(number, 8, access=mmap.ACCESS_READ)
@@ -256,16 +245,17 @@ class Reader:
         return self._counter
 
     def _load(self, count: int) -> Page:
+        assert self._files is not None
+        assert self._counter is not None
         while True:
             try:
-                return Page.of((self.folder / f"{count}.json").read_text(encoding="utf-8"))
+                return Page.of(self._files.read(f"{count}.json").decode())
             except FileNotFoundError as error:  # so old that it is gone: there is a newer one
-                assert self._counter is not None
                 newer = int.from_bytes(self._counter[:8], "little")
                 if newer == count:
                     raise Unreadable(str(error)) from None
                 count = newer
-            except (OSError, UnicodeDecodeError) as error:
+            except (NotOurs, OSError, UnicodeDecodeError) as error:
                 raise Unreadable(str(error)) from None
 
 

@@ -29,8 +29,8 @@ from stead.journal import Journal, Superseded, difference, recover
 from stead.node import Node, NodeId
 from stead.ray.book import Book
 from stead.ray.cluster import IN_USE
+from stead.ray.folders import private
 from stead.ray.gcs import KeyValues
-from stead.ray.page import private
 
 JOURNAL, BOOK = "journal.sqlite", "book.sqlite"
 KEY = "controller"
