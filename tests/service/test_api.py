@@ -305,11 +305,11 @@ class TestStreams:
             open_ones = [streams.after(0) for _ in range(STREAMS_MAX)]
             for stream in open_ones:
                 await anext(stream)
-            assert streams.are_full
+            assert streams.are_full()
             one_more = [piece async for piece in streams.after(0)]
             for stream in open_ones:
                 await stream.aclose()  # type: ignore[attr-defined]
-            assert streams._open == 0
+            assert not streams._open
             return one_more
 
         assert asyncio.run(listen()) == ["retry: 5000\n\n"]

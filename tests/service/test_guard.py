@@ -25,7 +25,7 @@ def taints(service: Service) -> list[str]:
 
 class TestATokenIsNeeded:
     @pytest.mark.parametrize(
-        "shown", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic b3A6b3A=", "bearer  ", "Bearer \x00", "Token x"]
+        "shown", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic b3A6b3A=", "bearer  ", "Bearer \x80", "Token x"]
     )
     def test_for_every_change_on_loopback_too(self, service: Service, shown: str) -> None:
         headers = [("authorization", shown)] if shown else []
@@ -317,7 +317,7 @@ class TestManyAtOnce:
         going.set()
         for _ in range(3):
             assert service.ask("GET", "/status").status == 400
-        assert set(service.app._at_once.values()) == {0}
+        assert not service.app._shares
 
 
 class TestWaysAround:

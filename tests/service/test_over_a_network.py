@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import re
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from service.conftest import SCENARIO
+from service.raw import answer, connected
 from serving import Served, serving, simulated
 from stead.errors import Invalid
 from stead.labelling import Labels
@@ -113,19 +113,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     limits = Limits(body_s=0.3, body=10_000)
     with simulated(SCENARIO) as desk, serving(desk, limits=limits) as served:
         yield served
-
-
-def connected(served: Served) -> socket.socket:
-    host, _, port = served.url.removeprefix("http://").partition(":")
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
-def answer(connection: socket.socket) -> bytes:
-    """All until the other side hangs up; it has 30 seconds to do so."""
-    found = b""
-    while piece := connection.recv(65536):
-        found += piece
-    return found
 
 
 class TestWhoDawdles:

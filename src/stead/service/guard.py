@@ -3,7 +3,10 @@
 Rule: refuses by default. Only a short list of methods counts as harmless (`SAFE`) and only a short list of other
 requests as mere questions (`QUESTIONS`); everything else is a change and needs an operator's token. A page of another
 site can make a browser send requests here, and a name server can make its name point here; so the host that the
-browser believes to speak to is checked on every request, and the origin on every one that is not safe.
+browser believes to speak to is checked on every request, and so is the site that made it.
+
+What a service can do at once is divided into shares: each token has one, and all visitors without a token have one
+together. Nobody can use up the share of another.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from stead.errors import Invalid
 from stead.service.keys import COOKIE, Key, Keys
@@ -44,7 +49,13 @@ ONCE = frozenset({"host", "authorization", "origin", "sec-fetch-site", "content-
 """Headers of which a second one could be read by one program and not by the next."""
 
 BODY_MAX = 1 << 20
+SIGN_IN_BODY_MAX = 16 << 10
+HEADERS_MAX = 100
+HEADERS_BYTES_MAX = 64 << 10
 CLIENTS_MAX = 10_000
+FORM_FIELDS_MAX = 20
+VISITORS = ""
+"""The name of the share of all who showed no token."""
 
 HEADERS = {
     "content-security-policy": (
@@ -61,18 +72,20 @@ HEADERS = {
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?")
 _LENGTH = re.compile(r"[0-9]{1,10}")
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one client may ask: requests a second on the long run, and so many at once."""
+    """How much a client may ask: requests a second over time, and requests of one share at once."""
 
-    reads: float = 500.0
+    reads: float = 500.0  # of each token, and of each address without one
     writes: float = 50.0
-    wrong: float = 5.0  # tokens that nobody was given
+    wrong: float = 5.0  # wrong tokens of each address
     burst: float = 2.0  # seconds' worth
-    at_once: int = 64  # of those who showed a token, and as many of those who did not
-    questions: int = 8  # among them long questions
+    at_once: int = 64  # of each share
+    questions: int = 8  # long questions among them
+    turns: int = 4  # among them those that are being computed; the others wait. Half of the service's threads
     body: int = BODY_MAX
     body_s: float = 10.0  # until all of a body has to be here
     reader_s: float = 30.0  # until somebody has to read on in the answer
@@ -127,6 +140,15 @@ def _is_plain(path: str) -> bool:
     return not {"", ".", ".."} & set(path.split("/")[1:]) and "\\" not in path and path.isprintable()
 
 
+@dataclass(slots=True)
+class _Share:
+    """What one token, or all visitors together, have under way."""
+
+    turns: asyncio.Semaphore
+    requests: int = 0
+    questions: int = 0
+
+
 class Guard:
     """An ASGI application around another one. `open_reads`: whether questions need no token (only on loopback)."""
 
@@ -137,7 +159,7 @@ class Guard:
         self._hosts = {host.lower().strip("[]") for host in hosts}
         self._limits = limits or Limits()
         self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
-        self._at_once = {"known": 0, "unknown": 0, "questions": 0}
+        self._shares: dict[str, _Share] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -152,9 +174,12 @@ class Guard:
         try:
             headers = _headers(scope)
             key = self._let_in(scope, headers)
-            scope.setdefault("state", {}).update(key=key, request=request)
-            heard = await self._body(headers, receive)
-            await self._one_of_many(scope, key, heard, answer)
+            stands = partial(self._stands, headers, key)
+            scope.setdefault("state", {}).update(key=key, request=request, stands=stands)
+            body = await self._body(headers, receive, self._body_max(scope))
+            signs_in = self._signs_in(scope, body or b"") if _is_sign_in(scope) else None
+            heard = receive if body is None else _replayed(body, receive)
+            await self._one_of_many(scope, share_of(key or signs_in), heard, answer)
         except _Refused as refused:
             await answer.refuse(refused.status, refused.said, refused.headers)
 
@@ -167,16 +192,15 @@ class Guard:
         if not host or not (is_loopback(host) or host in self._hosts):
             said = f"host {headers.get('host', '')[:100]!r} is not one of this service"
             raise _Refused(403, f"{said}; allow it by --allow-host {host or 'NAME'}")
-        if method not in SAFE and (why := _foreign(scope, headers)):
+        if why := _foreign(scope, headers):
             raise _Refused(403, why)
-        try:
+        with _readable():
             key, by_cookie = self._key(headers)
-        except (Invalid, OSError):
-            raise _Refused(503, "the tokens of this service cannot be read; see `stead token`", CLOSE) from None
-        self._slow_down(scope, headers, key)
-        length = headers.get("content-length", "0")
-        if not _LENGTH.fullmatch(length) or int(length) > self._limits.body:
-            raise _Refused(413, f"the body is too long; it may have {self._limits.body} bytes", CLOSE)
+        if not _is_sign_in(scope):  # its token is in the body; it is counted when that is known
+            self._slow_down(scope, key, is_wrong=key is None and "authorization" in headers)
+        length, most = headers.get("content-length", "0"), self._body_max(scope)
+        if not _LENGTH.fullmatch(length) or int(length) > most:
+            raise _Refused(413, f"the body is too long; it may have {most} bytes", CLOSE)
         self._authorise(method, path, headers, key, by_cookie)
         return key
 
@@ -206,13 +230,26 @@ class Guard:
         shown = cookie_in(headers.get("cookie", ""))
         return (self._keys.of_cookie(shown) if shown else None), True
 
-    def _slow_down(self, scope: Scope, headers: Mapping[str, str], key: Key | None) -> None:
-        """Who showed a token is counted by it, so that nobody else at the same address can use up its share."""
+    def _signs_in(self, scope: Scope, body: bytes) -> Key | None:
+        """Whose token a form of the sign-in page holds. A right one counts for its token, so that it is accepted
+        however many wrong ones come from the same address."""
+        with _readable():
+            key = self._keys.of(token_in(body))
+        self._slow_down(scope, key, is_wrong=key is None)
+        return key
+
+    def _stands(self, headers: Mapping[str, str], key: Key | None) -> bool:
+        """Whether what a request showed is still accepted; a stream asks again and again."""
+        try:
+            return key is None or self._key(headers)[0] == key
+        except (Invalid, OSError):
+            return False
+
+    def _slow_down(self, scope: Scope, key: Key | None, is_wrong: bool) -> None:
+        """A request with a right token counts for that token, so that nobody else at its address can use up its share.
+        Wrong tokens are counted apart, and only they."""
         client = str((scope.get("client") or ("",))[0])
-        wait = 0.0
-        tries = scope["path"] == LOGIN and scope["method"] not in SAFE
-        if tries or (key is None and "authorization" in headers):
-            wait = self._wait(("wrong", client), self._limits.wrong)
+        wait = self._wait(("wrong", client), self._limits.wrong) if is_wrong else 0.0
         who = f"key {key.name}" if key else client
         safe = scope["method"] in SAFE
         wait = wait or self._wait(
@@ -232,10 +269,14 @@ class Guard:
 
     # -- how long and how many
 
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
-        """All of the body, read before anybody waits for it: no more than is allowed, and no later."""
+    def _body_max(self, scope: Scope) -> int:
+        return min(self._limits.body, SIGN_IN_BODY_MAX) if _is_sign_in(scope) else self._limits.body
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive, most: int) -> bytes | None:
+        """All of the body, read before anybody waits for it: no more than is allowed, and no later. None if the request
+        has none."""
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-            return receive
+            return None
         body = bytearray()
         try:
             async with asyncio.timeout(self._limits.body_s):
@@ -245,54 +286,105 @@ class Guard:
                     if message["type"] != "http.request":
                         raise _Refused(400, "the body ended too early", CLOSE)
                     body += message.get("body", b"")
-                    if len(body) > self._limits.body:
-                        raise _Refused(413, f"the body is too long; it may have {self._limits.body} bytes", CLOSE)
+                    if len(body) > most:
+                        raise _Refused(413, f"the body is too long; it may have {most} bytes", CLOSE)
                     more = message.get("more_body", False)
         except TimeoutError:
             raise _Refused(408, f"the body did not arrive within {self._limits.body_s:g} seconds", CLOSE) from None
-        first: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
+        return bytes(body)
 
-        async def heard() -> Message:
-            nonlocal first
-            message, first = first, None
-            return message if message is not None else await receive()
-
-        return heard
-
-    async def _one_of_many(self, scope: Scope, key: Key | None, receive: Receive, answer: _Answer) -> None:
-        """Let the application answer, unless too many wait for it already."""
-        limits = {"known" if key else "unknown": self._limits.at_once}
-        if scope["method"] not in SAFE and is_question(scope["method"], scope["path"]):
-            limits["questions"] = self._limits.questions
-        if any(self._at_once[name] >= most for name, most in limits.items()):
+    async def _one_of_many(self, scope: Scope, name: str, receive: Receive, answer: _Answer) -> None:
+        """Let the application answer, unless its share has too many requests under way already. Of those, some are
+        computed and the others wait for their turn, so that every share finds a thread."""
+        share = self._shares.setdefault(name, _Share(asyncio.Semaphore(self._limits.turns)))
+        long = scope["method"] not in SAFE and is_question(scope["method"], scope["path"])
+        if share.requests >= self._limits.at_once or (long and share.questions >= self._limits.questions):
             raise _Refused(429, "too many requests at once; try again in a second", {"retry-after": "1"})
-        for name in limits:
-            self._at_once[name] += 1
-
-        def leave() -> None:
-            for name in limits:
-                self._at_once[name] -= 1
-            limits.clear()
-
-        answer.streams = leave  # a stream goes on for hours; the API counts them itself
-        try:
+        with ExitStack() as place, ExitStack() as turn:
+            place.callback(self._leave, name, share, long)
+            share.requests += 1
+            share.questions += long
+            if not is_open(scope["method"], scope["path"]):  # what is open takes no time
+                await share.turns.acquire()
+                turn.callback(share.turns.release)
+            answer.begins = turn.close  # from here on the answer is only sent
+            answer.streams = place.close  # a stream goes on for hours; the API counts them itself
             await self._app(scope, receive, answer)
-        finally:
-            leave()
+
+    def _leave(self, name: str, share: _Share, long: bool) -> None:
+        share.requests -= 1
+        share.questions -= long
+        if not share.requests:
+            del self._shares[name]
 
 
 CLOSE = {"connection": "close"}
 """With the refusals before a body was read: what is left of it is not waited for."""
 
 
+def share_of(key: Key | None) -> str:
+    """The share that a request counts for."""
+    return key.name if key else VISITORS
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Without the tokens nobody gets in."""
+    try:
+        yield
+    except (Invalid, OSError):
+        raise _Refused(503, "the tokens of this service cannot be read; see `stead token`", CLOSE) from None
+
+
 def _headers(scope: Scope) -> dict[str, str]:
+    """The headers by name. What two programs could read in two ways is refused."""
+    _refuse_long(scope)
     found: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         if name in found and name in ONCE:
             raise _Refused(400, f"the header {name} is there twice", CLOSE)
+        if _CONTROL.search(raw_value):
+            raise _Refused(400, f"the header {name} has a control character; send plain text", CLOSE)
         found[name] = f"{found[name]}; {value}" if name == "cookie" and name in found else value
+    if "content-length" in found and "transfer-encoding" in found:
+        raise _Refused(400, "Content-Length and Transfer-Encoding are both there; send only Content-Length", CLOSE)
     return found
+
+
+def _refuse_long(scope: Scope) -> None:
+    """The server bounds what it waits for, but not what arrives in one piece."""
+    headers = scope["headers"]
+    size = len(scope.get("raw_path", b"")) + len(scope.get("query_string", b""))
+    size += sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
+    if len(headers) > HEADERS_MAX or size > HEADERS_BYTES_MAX:
+        most = f"at most {HEADERS_MAX} headers of {HEADERS_BYTES_MAX} bytes in all"
+        raise _Refused(431, f"the headers are too long; send {most}", CLOSE)
+
+
+def _is_sign_in(scope: Scope) -> bool:
+    return scope["path"] == LOGIN and scope["method"] not in SAFE
+
+
+def token_in(body: bytes) -> str:
+    """The token in a form of the sign-in page; "" if there is none."""
+    try:
+        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX)
+    except ValueError:
+        return ""
+    return next((value.strip() for name, value in fields if name == "token"), "")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A body that was read already, as if it arrived now."""
+    first: Message | None = {"type": "http.request", "body": body, "more_body": False}
+
+    async def heard() -> Message:
+        nonlocal first
+        message, first = first, None
+        return message if message is not None else await receive()
+
+    return heard
 
 
 def _host(header: str) -> str:
@@ -305,11 +397,20 @@ def _is_page(path: str) -> bool:
     return path in ("/", "/docs", PAGES.rstrip("/")) or path.startswith(PAGES)
 
 
+def _is_visit(scope: Scope, headers: Mapping[str, str]) -> bool:
+    """Whether somebody follows a link to a page here, in a window of its own. Other sites may link here, but neither
+    load anything nor show it in a frame."""
+    is_window = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return scope["method"] == "GET" and is_window and (_is_page(scope["path"]) or scope["path"] == LOGIN)
+
+
 def _foreign(scope: Scope, headers: Mapping[str, str]) -> str:
     """Why a request is taken for another site's; "" if it is not."""
     site = headers.get("sec-fetch-site", "none").lower()
-    if site not in ("same-origin", "none"):
+    if site not in ("same-origin", "none") and not _is_visit(scope, headers):
         return f"a page of another site may not ask for this (Sec-Fetch-Site: {site[:20]})"
+    if scope["method"] in SAFE:
+        return ""
     origin = headers.get("origin")
     if origin is None:
         return ""
@@ -320,20 +421,23 @@ def _foreign(scope: Scope, headers: Mapping[str, str]) -> str:
 
 def cookie_in(header: str) -> str:
     """What our cookie says; "" where it is not there, or there twice with different words."""
-    found = set()
-    for part in header.split(";"):
-        name, _, value = part.strip().partition("=")
-        if name == COOKIE:
-            found.add(value.strip())
+    found = cookies_in(header)
     return found.pop() if len(found) == 1 else ""
+
+
+def cookies_in(header: str) -> set[str]:
+    """All that the cookies of our name say."""
+    parts = (part.strip().partition("=") for part in header.split(";"))
+    return {value.strip() for name, _, value in parts if name == COOKIE}
 
 
 class _Answer:
     """Every answer carries the headers, and the id under which the audit knows the request; who does not read it is
-    left alone with it. `streams` is called when the answer turns out to be a stream."""
+    left alone with it. `begins` is called when the answer begins, `streams` when it turns out to be a stream."""
 
     def __init__(self, send: Send, request: str, reader_s: float) -> None:
         self._send, self._request, self._reader_s = send, request, reader_s
+        self.begins: Callable[[], None] = lambda: None
         self.streams: Callable[[], None] = lambda: None
 
     async def __call__(self, message: Message) -> None:
@@ -342,6 +446,7 @@ class _Answer:
             own = {**HEADERS, "x-request-id": self._request}
             fresh = [(name.encode(), value.encode()) for name, value in own.items() if name.encode() not in given]
             message = {**message, "headers": [*message.get("headers", []), *fresh]}
+            self.begins()
             if given.get(b"content-type", b"").startswith(b"text/event-stream"):
                 self.streams()
         async with asyncio.timeout(self._reader_s):

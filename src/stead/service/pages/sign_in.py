@@ -1,6 +1,7 @@
-"""Signing in: a token becomes a cookie that scripts cannot read and other sites cannot send.
+"""Signing in: a token becomes a session, by a cookie that scripts cannot read and other sites cannot send.
 
-Rule: the token is in no address and in no log. After signing in one comes back to a page of this service only.
+Rule: the token is in no address and in no log. After signing in one comes back to a page of this service only. Signing
+out ends the session in the service, not only in the browser.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.requests import Request
 
+from stead.service.guard import cookies_in
 from stead.service.keys import Keys, forgotten_cookie
 from stead.service.pages.frame import Frame, first, go_to, read_form, visitor_of
 
@@ -28,6 +30,10 @@ def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
         text = frame.text("sign_in.html", visitor=visitor_of(request), summary=None, section="", back=back, said=said)
         return HTMLResponse(text, status)
 
+    def sign_out_of(request: Request) -> None:
+        for session in cookies_in("; ".join(request.headers.getlist("cookie"))):
+            keys.sign_out(session)
+
     @pages.get("/login")
     def ask(request: Request, next: str = "/ui/") -> HTMLResponse:
         return form(request, local(next))
@@ -39,12 +45,14 @@ def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
         cookie = keys.cookie(token, request.url.scheme == "https")
         if cookie is None:
             return form(request, back, WRONG if token else NONE, 401)
+        sign_out_of(request)  # the new session takes the place of an old one
         answer = go_to(back)
         answer.headers["set-cookie"] = cookie
         return answer
 
     @pages.post("/logout")
-    def sign_out() -> Response:
+    def sign_out(request: Request) -> Response:
+        sign_out_of(request)
         answer = go_to("/ui/")
         answer.headers["set-cookie"] = forgotten_cookie()
         return answer

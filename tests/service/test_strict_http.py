@@ -1,0 +1,142 @@
+"""What is not plain HTTP is refused, and quickly: two lengths, endless headers, control characters."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import h11
+import pytest
+from h11 import _abnf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.asking import Service
+from service.conftest import SCENARIO
+from service.raw import answer, connected
+from serving import Served, serving, simulated
+from stead.service import listening
+from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+CHUNKED = b"POST /why HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with simulated(SCENARIO) as desk, serving(desk) as served:
+        yield served
+
+
+def sent(served: Served, *pieces: bytes) -> bytes:
+    """The whole answer to bytes that arrive piece by piece; only what closes the connection gets one."""
+    with connected(served) as connection:
+        for piece in pieces:
+            try:
+                connection.sendall(piece)
+            except ConnectionError:  # it was refused before all was sent
+                break
+        try:
+            return answer(connection)
+        except ConnectionResetError:
+            return b""
+
+
+def status(found: bytes) -> int:
+    return int(found.split(b" ", 2)[1])
+
+
+class TestTwoLengths:
+    @pytest.mark.parametrize("first", [True, False])
+    def test_are_refused_and_nothing_behind_them_is_read(self, served: Served, first: bool) -> None:
+        lengths = [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
+        head = b"POST /why HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"".join(lengths if first else reversed(lengths))
+        found = sent(served, head + b"\r\n0\r\n\r\n" + HEAD + b"\r\n")
+        assert status(found) == 400
+        assert found.count(b"HTTP/1.1 ") == 1
+        assert b"connection: close" in found
+        assert b"Content-Length and Transfer-Encoding are both there; send only Content-Length" in found
+
+    def test_are_refused_whoever_asks(self, service: Service) -> None:
+        headers = [("content-length", "3"), ("transfer-encoding", "chunked")]
+        assert service.ask("POST", "/nodes/drain/cpu-1", token=service.token, headers=headers).status == 400
+
+
+class TestHeaders:
+    def test_may_be_many_and_long(self, served: Served) -> None:
+        many = b"".join(b"X-%d: %s\r\n" % (number, b"x" * 500) for number in range(HEADERS_MAX - 2))
+        assert status(sent(served, HEAD + many + b"Connection: close\r\n\r\n")) == 200
+
+    def test_that_are_too_many_are_refused(self, served: Served) -> None:
+        many = b"".join(b"X-%d: x\r\n" % number for number in range(HEADERS_MAX))
+        found = sent(served, HEAD + many + b"\r\n")
+        assert status(found) == 431
+        assert b"the headers are too long; send at most 100 headers of 65536 bytes in all" in found
+
+    @pytest.mark.parametrize("pieces", [1, 2, 50])
+    @pytest.mark.parametrize("size", [HEADERS_BYTES_MAX, 120_000, 200_000])
+    def test_that_are_too_long_are_refused_in_one_piece_and_in_many(
+        self, served: Served, size: int, pieces: int
+    ) -> None:
+        whole = HEAD + b"X: " + b"x" * size + b"\r\n\r\n"
+        step = len(whole) // pieces + 1
+        found = sent(served, *[whole[at : at + step] for at in range(0, len(whole), step)])
+        assert not found or status(found) in (400, 431)
+        assert b'"ok"' not in found
+
+    def test_that_are_too_long_together_are_refused(self, service: Service) -> None:
+        long = [(f"x-{number}", "x" * 1000) for number in range(70)]
+        assert service.ask("GET", "/healthz", headers=long).status == 431
+
+    def test_count_together_with_the_address(self, service: Service) -> None:
+        assert service.ask("GET", "/healthz?" + "x" * HEADERS_BYTES_MAX).status == 431
+
+    @pytest.mark.parametrize("character", [*map(chr, range(32)), "\x7f"], ids=ascii)
+    def test_with_a_control_character_are_refused(self, service: Service, character: str) -> None:
+        found = service.ask("GET", "/healthz", headers=[("x-name", f"a{character}b")])
+        assert found.status == (200 if character == "\t" else 400)
+        assert character == "\t" or found.error == "the header x-name has a control character; send plain text"
+
+    @pytest.mark.parametrize("value", [b"a\x01b", b"\x1b[31m", b"a\x7f", b"a\x00b", b"a\x0bb", b"a\rb"])
+    def test_with_a_control_character_are_refused_on_a_real_socket(self, served: Served, value: bytes) -> None:
+        assert status(sent(served, HEAD + b"X: " + value + b"\r\n\r\n")) == 400
+
+
+class TestALineThatIsNoHttp:
+    """h11's own patterns need time with the square of the spaces: 20,000 of them and a NUL take seconds."""
+
+    SPACES = b" " * 60_000
+
+    @pytest.mark.parametrize(
+        "whole",
+        [
+            HEAD + b"X:" + SPACES + b"\x00\r\n\r\n",
+            HEAD + b"X:" + SPACES + b"\x0b\r\n\r\n",
+            HEAD + b"X: x" + SPACES + b"\x00\r\n\r\n",
+            HEAD + b"X:" + b"\t " * 30_000 + b"a\rb\r\n\r\n",
+            CHUNKED + b"1;" + SPACES + b"\nx\r\n",
+            CHUNKED + b"0\r\nX:" + SPACES + b"\x00\r\n\r\n",
+        ],
+        ids=["header", "tab", "value", "return", "chunk", "trailer"],
+    )
+    def test_is_refused_at_once(self, served: Served, whole: bytes) -> None:
+        began = time.process_time()
+        assert status(sent(served, whole)) == 400
+        assert time.process_time() - began < 2
+
+    @given(st.binary(max_size=30) | st.text("aZ: \t\r\n\0;x1", max_size=30).map(str.encode))
+    def test_is_the_same_for_our_patterns_and_for_h11s(self, line: bytes) -> None:
+        for ours, theirs in (
+            (readers().header_field_re, _abnf.header_field),
+            (readers().chunk_header_re, _abnf.chunk_header),
+        ):
+            for each in (line, b"X:" + line, b"1" + line, b"f;" + line, line + b"\r\n", b"1" + line + b"\r\n"):
+                found, wanted = ours.fullmatch(each), re.compile(theirs.encode()).fullmatch(each)
+                assert (found and found.groupdict()) == (wanted and wanted.groupdict())
+
+
+def readers() -> Any:
+    assert listening.SETTINGS["http"] is listening.Patient
+    return h11._readers
