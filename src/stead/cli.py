@@ -11,7 +11,7 @@ from importlib import import_module
 
 import click
 
-from stead.errors import Invalid
+from stead.errors import Invalid, sentence
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("stead.commands.starting", "Run several Ray nodes on this machine."),
         "serve": ("stead.commands.serving", "Serve the REST API and the web pages."),
         "token": ("stead.commands.serving", "Make, list and take back tokens for the service."),
+        "context": ("stead.commands.saving", "Save services by name, each with its own token."),
         "sim": ("stead.commands.simulating", "Run a scenario in virtual time."),
         "demo": ("stead.commands.starting", "Show it all on five Ray nodes on this machine."),
         "completion": ("stead.commands.completing", "Print the script for shell completion."),
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"{error.format_message()}{where}")
         return USAGE
     except Invalid as error:
-        _say(str(error))
+        _say(error)
         return REFUSED
     except OSError as error:
         _say(f"{error.filename or 'the output'} cannot be used: {error.strerror}")
@@ -123,8 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _say(sentence: str) -> None:
+def _say(said: object) -> None:
     """One line, whatever was quoted in it."""
-    from stead.commands.output import printable
-
-    click.echo(f"stead: {printable(sentence)}", err=True)
+    click.echo(f"stead: {sentence(said)}", err=True)

@@ -1,19 +1,19 @@
 """Shell completion: `stead completion`, and the ids that a shell may complete.
 
-Rule: quick and silent. Ids are asked of a service that STEAD_ADDRESS names; where it does not answer at once, or
-something else is wrong, nothing is completed and nothing said.
+Rule: quick and silent. Ids are asked of the service that the command would reach (--address, STEAD_ADDRESS or the
+default context); where it does not answer at once, or something else is wrong, nothing is completed and nothing said.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from stead.commands.reach import is_service, service
+from stead.commands.destinations import destination
+from stead.commands.reach import service
 from stead.errors import Invalid
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command(short_help="Print the script for shell completion.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
-    """Print the script by which SHELL completes commands, options, and where STEAD_ADDRESS names a service the ids of
-    nodes and work.
+    """Print the script by which SHELL completes commands, options, contexts, and where STEAD_ADDRESS or the default
+    context is a service the ids of nodes and work.
 
     \b
     Examples:
@@ -64,12 +64,12 @@ def node_words(context: click.Context, parameter: click.Parameter, begin: str) -
 
 
 def _known(context: click.Context, begin: str, ids: object) -> list[str]:
-    address = context.params.get("address") or os.environ.get("STEAD_ADDRESS", "")
-    if not is_service(address):
-        return []
     with suppress(Invalid, OSError, ValueError):
+        to = destination(context.params.get("address"))
+        if not to.is_service:
+            return []
         assert callable(ids)
-        found: Iterable[str] = ids(service(address, QUICK_S))
+        found: Iterable[str] = ids(service(to, QUICK_S))
         return sorted({each for each in found if each.startswith(begin)})
     return []
 

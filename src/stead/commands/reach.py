@@ -1,7 +1,8 @@
 """Reaching a cluster: which one is meant, and its desk.
 
-Rule: never guesses. An address says whether it is a service (http://...) or a Ray cluster; without one it is
-STEAD_ADDRESS, RAY_ADDRESS, or the only Ray cluster on this machine; where there are several, they are named.
+Rule: never guesses. An address says whether it is a service (http://... or the name of a context) or a Ray cluster;
+without one it is STEAD_ADDRESS, the default context, RAY_ADDRESS, or the only Ray cluster on this machine; where there
+are several, they are named.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stead.commands.destinations import Destination, credentials, destination
+from stead.commands.saved_services import saved_names
 from stead.errors import Invalid
 
 if TYPE_CHECKING:
@@ -24,47 +27,37 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 CONNECT_SECONDS_MAX = 5.0
-ADDRESS = "STEAD_ADDRESS"
-TOKEN = "STEAD_TOKEN"
 
 
 def addressed(command: Command) -> Command:
     """The option by which a command is told the cluster."""
-    said = "A Ray cluster (HOST:PORT) or a service (http://HOST:PORT); else STEAD_ADDRESS, RAY_ADDRESS, the one here."
-    return click.option("--address", metavar="ADDRESS", help=said)(command)
+    said = (
+        "A Ray cluster (HOST:PORT), a service (http://HOST:PORT) or a context's name; else STEAD_ADDRESS, the default "
+        "context, RAY_ADDRESS, or the only Ray cluster on this machine."
+    )
+    return click.option("--address", metavar="ADDRESS", help=said, shell_complete=saved_names)(command)
 
 
 @contextmanager
 def reached(what: str, address: str | None) -> Iterator[Desk]:
     """The desk of the cluster, for the length of a block."""
-    address = address or os.environ.get(ADDRESS) or None
-    if address and is_service(address):
-        yield service(address)
+    to = destination(address)
+    if to.is_service:
+        yield service(to)
         return
-    with attached(what, address):
-        from stead.ray.desk import remote_desk
+    with attached(what, to.address):
+        from stead.ray.remote_desk import remote_desk
 
         yield remote_desk()
 
 
-def is_service(address: str) -> bool:
-    return address.startswith(("http://", "https://"))
-
-
-def service(address: str, timeout_s: float | None = None) -> Desk:
-    """The desk of a service; the token is read when it is made."""
+def service(to: Destination, timeout_s: float | None = None) -> Desk:
+    """The desk of a service; its token is looked up now."""
     from stead.operate.afar import TIMEOUT_S, HttpDesk
 
-    return HttpDesk(address, token(), timeout_s or TIMEOUT_S)
-
-
-def token() -> str:
-    """The token to show to a service: STEAD_TOKEN, else the one that this machine's service made, if any."""
-    if given := os.environ.get(TOKEN, "").strip():
-        return given
-    from stead.service.keys import Keys
-
-    return Keys().known_operator_token()
+    assert to.address is not None
+    shown = credentials(to)
+    return HttpDesk(to.address, shown.token, timeout_s or TIMEOUT_S, shown.ca, shown.insecure)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """`stead serve`, `token`: the REST API and the web pages, and who may use them.
 
 Rule: closed by default. Elsewhere than on loopback it serves nobody without a token, and does not start before there
-is one. A token is printed only when it is made for somebody; it is in no URL and in no log.
+is one. With --tls-cert it speaks TLS and nothing else. A token is printed only when it is made for somebody; it is in
+no URL and in no log.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stead.commands.destinations import ADDRESS, named
 from stead.commands.output import columns, formatted, structured
-from stead.commands.reach import ADDRESS, attached, is_service
+from stead.commands.reach import attached
 from stead.commands.words import moment_of_scenario
 from stead.errors import Invalid, Unsupported
 
@@ -35,6 +39,9 @@ PORT = 8625
 GRACE_S = 1
 """So long streams that are open may take to end."""
 
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2; those of 1.3 are all good, and older versions are not spoken."""
+
 WILDCARDS = ("0.0.0.0", "::")
 NEEDED = ("fastapi", "uvicorn", "jinja2")
 
@@ -43,15 +50,23 @@ NEEDED = ("fastapi", "uvicorn", "jinja2")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere all need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any that is free.")
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A name under which people may reach it.")
+@click.option("--tls-cert", "certificate", metavar="FILE", help="Serve https://, with this certificate (PEM).")
+@click.option("--tls-key", "key", metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster.")
 @click.option("--until", metavar="TIME", callback=moment_of_scenario, help="Play it so far first: 90, 90s, 5m, 2h.")
-@click.option("--speed", type=click.FloatRange(0, 1_000_000), default=1.0, help="Then so fast; at 0 its time stands.")
+@click.option("--speed", type=click.FloatRange(0, 1_000_000), default=1.0, help="Playback speed; 0 pauses the clock.")
 @click.option("--quiet", is_flag=True, help="Do not log requests.")
-@click.option("--address", metavar="HOST:PORT", help="The Ray cluster; else STEAD_ADDRESS, RAY_ADDRESS, the one here.")
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="The Ray cluster; else STEAD_ADDRESS, RAY_ADDRESS, or the only Ray cluster on this machine.",
+)
 def serve(
     host: str,
     port: int,
     allowed: tuple[str, ...],
+    certificate: str | None,
+    key: str | None,
     scenario: str | None,
     until: float | None,
     speed: float,
@@ -68,14 +83,17 @@ def serve(
       stead serve
       stead serve --address 10.0.0.1:6379 --port 8080
       stead serve --scenario scenarios/demo.yaml
-      stead serve --host 0.0.0.0 --allow-host stead.example.com
+      stead serve --host 0.0.0.0 --allow-host stead.example.com --tls-cert cert.pem --tls-key key.pem
     """
     if scenario is None and until is not None:
         raise click.UsageError("--until is for a scenario; give --scenario FILE too")
     if scenario is not None and address is not None:
         raise click.UsageError("give --scenario or --address, not both")
-    if address is not None and is_service(address):
+    if address is not None and named(address).is_service:
         raise click.UsageError(f"{address} is a service already; --address is that of a Ray cluster, HOST:PORT")
+    if (certificate is None) is not (key is None):
+        raise click.UsageError("TLS needs both, for example --tls-cert cert.pem --tls-key key.pem")
+    tls = Tls(certificate, key) if certificate is not None and key is not None else None
     _require_server()
     from stead.service.guard import is_loopback
     from stead.service.keys import Keys
@@ -87,9 +105,40 @@ def serve(
     with _listening(host, port) as listening, _desk(scenario, until, speed, address) as desk:
         keys.operator_token()  # made now, so that commands find it
         names = [name.lower() for name in allowed] + ([host.lower()] if host not in WILDCARDS else [])
-        _tell(desk, host, listening.getsockname()[1], bool(allowed))
-        _run(desk, keys, names, is_open, listening, quiet)
+        _tell(desk, host, listening.getsockname()[1], bool(allowed), tls)
+        _run(desk, keys, names, is_open, listening, quiet, tls)
     return 0
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A certificate and its key, both of which can be used."""
+
+    certificate: str
+    key: str
+
+    def __post_init__(self) -> None:
+        for option, path in (("--tls-cert", self.certificate), ("--tls-key", self.key)):
+            try:
+                Path(path).read_bytes()
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "this is no path"
+                raise Invalid(f"{option} {path} cannot be read: {reason}; give a file in PEM form") from None
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, lambda: "")
+        except ssl.SSLError as error:
+            raise Invalid(self._unusable(error)) from None
+
+    def _unusable(self, error: ssl.SSLError) -> str:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            return f"--tls-key {self.key} is not the key of --tls-cert {self.certificate}; give the two that belong"
+        what = f"--tls-cert {self.certificate} and --tls-key {self.key} cannot be used"
+        return f"{what}; give a certificate and its key in PEM form, the key without a password"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For `uvicorn.Config`."""
+        return {"ssl_certfile": self.certificate, "ssl_keyfile": self.key, "ssl_ciphers": CIPHERS}
 
 
 def _require_server() -> None:
@@ -132,12 +181,12 @@ def _desk(scenario: str | None, until: float | None, speed: float, address: str 
     """The desk of a cluster, or of a simulation whose files are gone afterwards."""
     if scenario is None:
         said = address or os.environ.get(ADDRESS) or None
-        if said is not None and is_service(said):
+        if said is not None and named(said).is_service:
             raise Invalid(
                 f"{ADDRESS} is {said}, a service already; say which Ray cluster to serve: --address HOST:PORT"
             )
         with attached("serve", said):
-            from stead.ray.desk import remote_desk
+            from stead.ray.remote_desk import remote_desk
 
             yield remote_desk()
         return
@@ -152,22 +201,33 @@ def _desk(scenario: str | None, until: float | None, speed: float, address: str 
             desk.close()
 
 
-def _tell(desk: Desk, host: str, port: int, has_names: bool) -> None:
+def _tell(desk: Desk, host: str, port: int, has_names: bool, tls: Tls | None) -> None:
     """Where it is, and where the token lies; never the token."""
-    from stead.service.keys import home, ray_token
+    from stead.service.guard import is_loopback
+    from stead.service.keys import home
 
     found = desk.summary()
     shown = f"[{host}]" if ":" in host else host
-    click.echo(f"{found.kind} {found.title}".strip() + f" is served at http://{shown}:{port}")
-    lies = "is Ray's own" if ray_token() else f"lies in {home() / 'token'}"
+    click.echo(f"{found.kind} {found.title}".strip() + f" is served at {'https' if tls else 'http'}://{shown}:{port}")
+    lies = f"lies in {home() / 'token'}"
     click.echo(f"Changes need a token; the operator's {lies}, and commands of this user find it there.")
+    if tls is None and not is_loopback(host):
+        click.echo("Tokens cross the network in clear text; give --tls-cert and --tls-key, or use a proxy with TLS.")
     if host in WILDCARDS and not has_names:
         click.echo("It answers to no name but localhost; name others by --allow-host NAME.")
     click.echo("Ctrl-C ends it.")
     sys.stdout.flush()
 
 
-def _run(desk: Desk, keys: Keys, names: list[str], is_open: bool, listening: socket.socket, quiet: bool) -> None:
+def _run(
+    desk: Desk,
+    keys: Keys,
+    names: list[str],
+    is_open: bool,
+    listening: socket.socket,
+    quiet: bool,
+    tls: Tls | None,
+) -> None:
     """Until Ctrl-C or SIGTERM, both of which end it in order."""
     import uvicorn
 
@@ -175,7 +235,8 @@ def _run(desk: Desk, keys: Keys, names: list[str], is_open: bool, listening: soc
     from stead.service.listening import SETTINGS
 
     app: Any = create_app(desk, keys, names, open_reads=is_open)
-    config = uvicorn.Config(app, **SETTINGS, access_log=not quiet, timeout_graceful_shutdown=GRACE_S)
+    settings = {**SETTINGS, **(tls.settings if tls else {})}
+    config = uvicorn.Config(app, **settings, access_log=not quiet, timeout_graceful_shutdown=GRACE_S)
     _log_to_stderr(quiet)
     gc.freeze()  # what is here stays; to look through it again and again would hold up requests
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,18 +1,21 @@
 """A desk over HTTP: the same questions and changes, asked of a service (`stead serve`) by its REST API.
 
-Rule: no third-party client, no redirects, and the token goes only to the host that was named. What the service refuses
-is raised in its own words.
+Rule: no third-party client, no redirects, and the token goes only to the host that was named, over TLS unless that is
+this machine. What the service refuses is raised in its own words. The service may be newer: fields that this version
+does not know are ignored.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from stead.codec import loads
 from stead.engine.decisions import Decision
@@ -22,11 +25,15 @@ from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange, change_json
 from stead.operate.desk import Carried, Unanswered
 from stead.operate.history import Replayed
+from stead.operate.known_fields import known, picked
 from stead.operate.lint import Finding
+from stead.operate.origins import check_token, origin_of
 from stead.operate.snapshot import Query
 from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView
 from stead.operate.what_if import KINDS, Difference, Fate, Stays
 from stead.taints import Effect, Taint
+
+T = TypeVar("T")
 
 TIMEOUT_S = 30.0
 
@@ -47,27 +54,30 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class HttpDesk:
-    def __init__(self, address: str, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        try:
-            parts = urllib.parse.urlsplit(address)
-            known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            known = False
-        if not known or not address.isascii() or not address.isprintable() or " " in address:
-            raise Invalid(f"address {address!r} must be like http://127.0.0.1:8625")
+    """`ca` is a file of the certificates to trust instead of this machine's. `insecure` lets the token cross a network
+    in clear text."""
+
+    def __init__(
+        self, address: str, token: str = "", timeout_s: float = TIMEOUT_S, ca: str = "", insecure: bool = False
+    ) -> None:
+        origin = origin_of(address)
+        check_token(address, token, insecure)
         self._address, self._token, self._timeout_s = address.rstrip("/"), token, timeout_s
-        self._opener = urllib.request.build_opener(_NoRedirects, urllib.request.ProxyHandler({}))
+        ways: list[urllib.request.BaseHandler] = [_NoRedirects(), urllib.request.ProxyHandler({})]
+        if origin.scheme == "https":
+            ways.append(urllib.request.HTTPSHandler(context=trusting(ca)))
+        self._opener = urllib.request.build_opener(*ways)
 
     # -- asking
 
     def summary(self) -> Summary:
-        return Summary(**self._get("/status"))
+        return self._read(summary_of, self._get("/status"))
 
     def nodes(self, query: Query) -> Page[NodeView]:
         return self._page("/nodes", query, node_of)
 
     def node(self, said: str) -> NodeView:
-        return node_of(self._get(f"/nodes/{_quoted(said)}"))
+        return self._read(node_of, self._get(f"/nodes/{_quoted(said)}"))
 
     def labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
         found: Mapping[str, Mapping[str, Sequence[str]]] = self._get("/labels")
@@ -77,62 +87,68 @@ class HttpDesk:
         return self._page("/asks", query, work_of)
 
     def one(self, id: str) -> WorkView:
-        return work_of(self._get(f"/asks/{_quoted(id)}"))
+        return self._read(work_of, self._get(f"/asks/{_quoted(id)}"))
 
     def groups(self, query: Query) -> Page[GroupView]:
         return self._page("/groups", query, group_of)
 
     def events(self, after: int, limit: int) -> Sequence[Event]:
-        return [Event(**each) for each in self._get("/events", {"after": after, "limit": limit})["items"]]
+        return self._items(event_of, self._get("/events", {"after": after, "limit": limit}))
 
     def why(self, id: str) -> Explanation:
-        return told(self._get(f"/asks/{_quoted(id)}/why"))
+        return self._read(told, self._get(f"/asks/{_quoted(id)}/why"))
 
     def why_spec(self, written: Any) -> Sequence[Explanation]:
-        return [told(each) for each in self._send("POST", "/why", written)["items"]]
+        return self._items(told, self._send("POST", "/why", written))
 
     def what_if(self, written: Any) -> Difference:
-        return difference_of(self._send("POST", "/what-if", written))
+        return self._read(difference_of, self._send("POST", "/what-if", written))
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
-        found = self._get("/lint") if written is None else self._send("POST", "/lint", written)
-        return [Finding(tuple(each["ids"]), each["code"], each["text"]) for each in found["items"]]
+        return self._items(finding_of, self._get("/lint") if written is None else self._send("POST", "/lint", written))
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
-        found = self._get("/replay", {"ask": ask} | ({} if at is None else {"at": at}))
-        decisions = loads(json.dumps(found["decisions"]), tuple[Decision, ...])
-        explanation = told(found["explanation"]) if found["explanation"] else None
-        return Replayed(
-            found["step"], found["steps"], found["at"], decisions, found["ask"], explanation, found["oldest"]
-        )
+        return self._read(replayed_of, self._get("/replay", {"ask": ask} | ({} if at is None else {"at": at})))
 
     # -- changing
 
     def blast(self, change: NodeChange) -> Difference:
         tried = self._send("PATCH", f"/nodes/{_quoted(change.node)}", {**change_json(change), "dry_run": True})
-        return difference_of(tried["difference"])
+        return self._read(lambda found: difference_of(found["difference"]), tried)
 
     def change(self, change: NodeChange, author: Author) -> Carried:
         """The service writes down whose token it was; of the author it is told nothing."""
-        return carried(self._send("PATCH", f"/nodes/{_quoted(change.node)}", change_json(change)))
+        return self._read(carried, self._send("PATCH", f"/nodes/{_quoted(change.node)}", change_json(change)))
 
     def undo(self, number: int, author: Author) -> Carried:
-        return carried(self._send("POST", f"/audit/{number}/undo", None))
+        return self._read(carried, self._send("POST", f"/audit/{number}/undo", None))
 
     def audit(self, after: int, limit: int) -> Sequence[Entry]:
-        return [entry_of(each) for each in self._get("/audit", {"after": after, "limit": limit})["items"]]
+        return self._items(entry_of, self._get("/audit", {"after": after, "limit": limit}))
 
     def verify(self) -> int:
-        return int(self._get("/audit", {"limit": 1})["verified"])
+        return self._read(lambda found: int(found["verified"]), self._get("/audit", {"limit": 1}))
 
     # -- how
 
-    def _page(self, path: str, query: Query, read: Any) -> Page[Any]:
+    def _page(self, path: str, query: Query, read: Callable[[Any], T]) -> Page[T]:
         given: dict[str, Any] = {"offset": query.offset, "limit": query.limit, "filter": list(query.filters)}
         if query.selector is not None:
             given["selector"] = str(query.selector)
-        found = self._get(path, given)
-        return Page(tuple(map(read, found["items"])), found["total"], found["offset"])
+        answer = self._get(path, given)
+        return self._read(lambda found: Page(tuple(map(read, found["items"])), found["total"], found["offset"]), answer)
+
+    def _items(self, read: Callable[[Any], T], answer: Any) -> list[T]:
+        return self._read(lambda found: [read(each) for each in found["items"]], answer)
+
+    def _read(self, read: Callable[[Any], T], answer: Any) -> T:
+        """What an answer says; one that this version cannot read is refused in one sentence."""
+        try:
+            return read(answer)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            said = f"the service at {self._address} sent an answer that this version of stead cannot read ({reason})"
+            raise Invalid(f"{said}; use the version of the service") from None
 
     def _get(self, path: str, given: Mapping[str, Any] | None = None) -> Any:
         return self._send("GET", path, None, given)
@@ -151,18 +167,40 @@ class HttpDesk:
             with self._opener.open(request, timeout=self._timeout_s) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            raise Invalid(_said(error)) from None
-        except (OSError, ValueError) as error:
+            raise Invalid(self._refusal(error)) from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLError):
+                raise Unanswered(_without_tls(self._address, reason)) from None
             said = f"the service at {self._address} does not answer ({reason}); start one by: stead serve"
             raise Unanswered(said) from None
 
+    def _refusal(self, error: urllib.error.HTTPError) -> str:
+        if error.code == http.client.UNAUTHORIZED and not self._token:
+            good = f"stead context add NAME --address {self._address}"
+            return f"the service at {self._address} needs a token, and you have none for it; save one by: {good}"
+        try:
+            return str(json.load(error)["error"])
+        except (ValueError, KeyError, TypeError):
+            return f"the service answered {error.code} {error.reason}"
 
-def _said(error: urllib.error.HTTPError) -> str:
+
+def trusting(ca: str) -> ssl.SSLContext:
+    """TLS that trusts the certificates in a file, or without one those that this machine trusts."""
     try:
-        return str(json.load(error)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"the service answered {error.code} {error.reason}"
+        return ssl.create_default_context(cafile=ca or None)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+        why = reason or "it holds no certificate in PEM form"
+        raise Invalid(f"the CA file {ca} cannot be used: {why}; give a file such as ca.pem") from None
+
+
+def _without_tls(address: str, error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        good = f"stead context add NAME --address {address} --ca FILE"
+        why = error.verify_message.rstrip(".")
+        return f"the certificate of {address} is not trusted ({why}); if it is your own, save its CA by: {good}"
+    return f"the service at {address} does not answer over TLS ({error.reason}); does it serve http:// only?"
 
 
 def _quoted(text: str) -> str:
@@ -173,7 +211,27 @@ def _quoted(text: str) -> str:
 
 
 def told(found: Mapping[str, Any]) -> Told:
+    if "text" not in found:
+        raise KeyError("text")
     return Told(found["id"], told=found)
+
+
+def summary_of(found: Mapping[str, Any]) -> Summary:
+    return Summary(**picked(found, Summary))
+
+
+def event_of(found: Mapping[str, Any]) -> Event:
+    return Event(**picked(found, Event))
+
+
+def finding_of(found: Mapping[str, Any]) -> Finding:
+    return Finding(tuple(found["ids"]), found["code"], found["text"])
+
+
+def replayed_of(found: Mapping[str, Any]) -> Replayed:
+    decisions = loads(json.dumps(known(found["decisions"], tuple[Decision, ...])), tuple[Decision, ...])
+    explanation = told(found["explanation"]) if found["explanation"] else None
+    return Replayed(found["step"], found["steps"], found["at"], decisions, found["ask"], explanation, found["oldest"])
 
 
 def node_of(found: Mapping[str, Any]) -> NodeView:
@@ -185,11 +243,11 @@ def node_of(found: Mapping[str, Any]) -> NodeView:
         for each in found["taints"]
         if each["since"] is not None
     )
-    return NodeView(**{**found, "taints": taints, "ends": ends})
+    return NodeView(**{**picked(found, NodeView), "taints": taints, "ends": ends})
 
 
 def work_of(found: Mapping[str, Any]) -> WorkView:
-    return WorkView(**{**found, "rules": tuple(found["rules"])})
+    return WorkView(**{**picked(found, WorkView), "rules": tuple(found["rules"])})
 
 
 def group_of(found: Mapping[str, Any]) -> GroupView:
@@ -211,9 +269,11 @@ def difference_of(found: Mapping[str, Any]) -> Difference:
         return Fate(tuple(each["ids"]), each["name"], each["before"], each["after"], each["why"])
 
     stays = tuple(Stays(tuple(each["ids"]), each["name"], each["node"], each["nodes"]) for each in found["stays"])
+    fates: dict[str, Any] = {kind: tuple(map(fate, found.get(kind, ()))) for kind in KINDS}  # older ones have fewer
     return Difference(
-        **{kind: tuple(map(fate, found[kind])) for kind in KINDS},
+        **fates,
         stays=stays,
         nodes_before=found["nodes_before"],
         nodes_after=found["nodes_after"],
+        added=tuple(found.get("added", ())),
     )
