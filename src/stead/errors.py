@@ -12,6 +12,9 @@ from typing import TypeVar
 
 E = TypeVar("E", bound=StrEnum)
 
+CLOSE = 0.7
+SENTENCE_MAX = 2_000
+
 
 class Invalid(ValueError):
     """The user's input cannot mean anything; the message is one sentence for the user."""
@@ -29,10 +32,27 @@ class Unwritable(Unready):
     """Nothing can be written now: the disk is full, or fails for another reason that may pass."""
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Names and owners are anybody's: a control or bidi character in them is shown, not obeyed."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text)
+
+
+def sentence(error: object) -> str:
+    """An error as it may be shown anywhere: one line, printable, and not too long, whatever it quotes."""
+    text = str(error)
+    if len(text) > SENTENCE_MAX:
+        text = f"{text[:SENTENCE_MAX]}... ({len(text) - SENTENCE_MAX:,} more characters)"
+    return printable(text)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'zone'?)`` when `word` is close to a known one, else the empty string."""
-    by_folded = {name.lower().replace("_", "-"): name for name in sorted(known)}
-    close = get_close_matches(word.lower().replace("_", "-"), by_folded, n=1, cutoff=0.7)
+    length = len(word)  # words of quite another length are never close, and there may be thousands of them
+    alike = sorted(name for name in known if 2 * min(length, len(name)) >= CLOSE * (length + len(name)))
+    by_folded = {name.lower().replace("_", "-"): name for name in alike}
+    close = get_close_matches(word.lower().replace("_", "-"), by_folded, n=1, cutoff=CLOSE)
     return f" (did you mean {by_folded[close[0]]!r}?)" if close and by_folded[close[0]] != word else ""
 
 

@@ -1,7 +1,8 @@
 """A YAML file read field by field, each complaint with its place in the file.
 
 Rule: a field is read by a parser that says in one sentence what is wrong; here it is told where
-(``work[2].selector: ...``). A field that nobody knows is refused, not skipped.
+(``work[2].selector: ...``). A field that nobody knows is refused, not skipped. A document is bounded: a few lines of
+aliases can stand for billions of values, so values are counted as if every alias were written out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 BITS_MAX = 4096  # of a whole number: Python writes no more than 4300 digits, and nothing here needs as many
+
+TEXT_MAX = 16 << 20
+"""The longest document, in characters."""
+
+VALUES_MAX = 1_000_000
+"""How many values a document may have, with its aliases written out."""
 
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxlong, _short.maxother = 3, 80, 60, 80
@@ -126,10 +133,12 @@ class _Loader(yaml.SafeLoader):
 _GOOD = {"int": "1", "float": "0.5", "bool": "true", "timestamp": "2024-12-31, or '2024-12-31' for text"}
 
 
-def load_yaml(text: str) -> Any:
+def load_yaml(text: str, values_max: int = VALUES_MAX) -> Any:
     """The one document in `text`, or one sentence about what is wrong with it."""
+    if len(text) > TEXT_MAX:
+        raise Invalid(f"this YAML is too long: it may have {TEXT_MAX:,} characters")
     try:
-        return yaml.load(text, _Loader)
+        return _loaded(_Loader(text), values_max)
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise Invalid(f"{where}this is not YAML: {error.problem}") from None
@@ -141,3 +150,34 @@ def load_yaml(text: str) -> Any:
         raise Invalid("this is nested too deeply; a good file is a few levels deep") from None
     except TypeError:
         raise Invalid("this is not a YAML map with plain keys") from None
+
+
+def _loaded(loader: _Loader, values_max: int) -> Any:
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    if _size(node, values_max) > values_max:
+        raise Invalid(f"this YAML is too large: with its aliases written out it may have {values_max:,} values")
+    return loader.construct_document(node)
+
+
+def _size(root: yaml.Node, most: int) -> int:
+    """How many values a document has with its aliases written out; above `most` it may be any larger number."""
+    sizes: dict[int, int] = {}
+    stack = [(root, False)]
+    while stack:
+        node, is_left = stack.pop()
+        children = _children(node)
+        if is_left:
+            sizes[id(node)] = min(most + 1, 1 + sum(sizes[id(child)] for child in children))
+        elif id(node) not in sizes:
+            sizes[id(node)] = most + 1  # what an alias inside of itself would see
+            stack.append((node, True))
+            stack += [(child, False) for child in children]
+    return sizes[id(root)]
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

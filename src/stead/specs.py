@@ -103,11 +103,16 @@ class _Names:
 
 
 class Reader:
-    """Collects what the sections of one file come to. `used` says which ids are taken outside of it; `policy` is that
-    of work that says none."""
+    """Collects what the sections of one file come to. `used` says which ids are taken outside of it, `policy` is that
+    of work that names none, and `most` is how many nodes and pieces of work there may be."""
 
-    def __init__(self, used: Callable[[str], bool] = lambda id: False, policy: PolicyName = PolicyName.HYBRID) -> None:
-        self._used, self._policy = used, policy
+    def __init__(
+        self,
+        used: Callable[[str], bool] = lambda id: False,
+        policy: PolicyName = PolicyName.HYBRID,
+        most: int = COUNT_MAX,
+    ) -> None:
+        self._used, self._policy, self._most = used, policy, most
         self.moments: list[tuple[float, Fact]] = []
         self.durations: dict[str, float] = {}
         self._places: dict[str, str] = {}  # where an id was used first
@@ -216,9 +221,9 @@ class Reader:
         self._places[id] = place
 
     def _make_room(self, count: int, place: str) -> None:
-        if len(self._places) + count > COUNT_MAX:
+        if len(self._places) + count > self._most:
             raise Misplaced(
-                f"{place}: a scenario has at most {COUNT_MAX} nodes and pieces of work; take less, for example 1"
+                f"{place}: there may be at most {self._most:,} nodes and pieces of work; take less, for example 1"
             )
 
     def _members(self, section: Section, prefix: str, outer: Section | None = None) -> tuple[Ask, ...]:

@@ -170,13 +170,16 @@ class TestThePast:
         expect(page.get_by_text(re.compile("^Placed on a100-a-2 by hybrid"))).to_be_visible()
 
     def test_the_last_decision_before_a_moment(self, shown: Served, visit: Visit) -> None:
-        page = visit(shown).open("/ui/history?at=2026-01-01T00:10:00")
+        tab = visit(shown)
+        tab.sign_in()
+        page = tab.open("/ui/history?at=2026-01-01T00:10:00")
         expect(page.get_by_text("2026-01-01 00:10:00 UTC")).to_be_visible()
 
     def test_of_what_was_never_decided_there_is_one_sentence(self, shown: Served, visit: Visit) -> None:
         tab = visit(shown)
         tab.expected = ("400",)
         page = tab.open("/ui/history?ask=nobody")
+        page.get_by_role("button", name="Replay").click()
         expect(page.get_by_role("alert")).to_have_text("The journal has no decision about 'nobody'")
 
 

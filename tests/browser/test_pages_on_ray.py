@@ -20,8 +20,8 @@ ray: Any = pytest.importorskip("ray")
 
 import stead  # noqa: E402
 from stead.operate.snapshot import ALL  # noqa: E402
-from stead.ray.desk import remote_desk  # noqa: E402
 from stead.ray.local import LocalCluster  # noqa: E402
+from stead.ray.remote_desk import remote_desk  # noqa: E402
 
 pytestmark = [
     pytest.mark.long,

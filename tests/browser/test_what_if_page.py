@@ -16,6 +16,7 @@ def test_the_smallest_change_for_waiting_work_is_opened_as_a_what_if(small: Serv
     expect(card).to_contain_text("Allowing disk=ssd would be enough")
     card.get_by_role("link", name="Try it as a what-if").click()
     expect(page.get_by_label("Work", exact=True)).to_have_value("archive")
+    page.get_by_role("button", name="Show what would happen").click()
     expect(page.locator(".note")).to_contain_text("Allowing disk=ssd would be enough")
     row = page.get_by_role("row", name=re.compile("^archive"))
     expect(row).to_contain_text("waits")
@@ -54,6 +55,7 @@ def test_a_what_if_can_be_sent_to_a_colleague(small: Served, visit: Visit) -> No
     address = page.get_by_role("link", name="A link to this what-if").get_attribute("href")
     assert address
     other = visit(small).open(address)
+    other.get_by_role("button", name="Show what would happen").click()
     expect(other.get_by_role("row", name=re.compile("^train"))).to_contain_text("waits")
 
 

@@ -160,6 +160,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "undo": (),
     "token": ("--role", "viewer", "--name"),
     "token away": ("--revoke",),
+    "context name": ("add", "--address", "https://h", "--no-token"),
+    "context address": ("add", "prod", "--overwrite", "--no-token", "--address"),
+    "context ca": ("add", "prod", "--address", "https://h", "--no-token", "--ca"),
+    "context token": ("add", "prod", "--address", "https://h", "--token-file"),
+    "context use": ("use",),
+    "context remove": ("remove",),
+    "serve certificate": ("--port", "0", "--scenario", "none.yaml", "--tls-key", "key.pem", "--tls-cert"),
 }
 
 

@@ -44,6 +44,7 @@ GOLDEN = [
     ("why-train.txt", ["why", "--scenario", DEMO, "train-1"]),
     ("help.txt", ["--help"]),
     *((f"help-{name}.txt", [name, "--help"]) for section in COMMANDS.values() for name in section),
+    *((f"help-context-{name}.txt", ["context", name, "--help"]) for name in ("add", "list", "use", "remove")),
 ]
 
 

@@ -129,7 +129,7 @@ def test_every_table_of_the_page_is_met(run: Run) -> None:
 def test_views_have_no_field_that_is_kept_back() -> None:
     assert set(Summary.__dataclass_fields__) == FIELDS["The cluster"]
     assert set(Event.__dataclass_fields__) == FIELDS["An event"]
-    assert {*Entry.__dataclass_fields__, "changes"} == FIELDS["An entry of the audit"]
+    assert {*Entry.__dataclass_fields__, "changes", "self_declared"} == FIELDS["An entry of the audit"]
 
 
 def test_the_codes_of_refusals_are_explained() -> None:

@@ -47,7 +47,7 @@ def service(home: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], st
                 said.append(line.rstrip("\n"))
                 if line == "Ctrl-C ends it.\n":
                     break
-            found = re.search(r"http://\S+", "\n".join(said))
+            found = re.search(r"https?://\S+", "\n".join(said))
             assert found, (said, process.stderr.read() if process.stderr else "")
             yield process, found[0], said
         finally:
@@ -130,6 +130,7 @@ class TestServe:
         (tmp_path / "home" / "token").chmod(0o600)
         with service(tmp_path, "--host", "0.0.0.0") as (_, address, said):
             assert "It answers to no name but localhost; name others by --allow-host NAME." in said
+            assert any(line.startswith("Tokens cross the network in clear text; give --tls-cert") for line in said)
             assert ask(f"{address}/status")[0] == 403
         with service(tmp_path, "--host", "0.0.0.0", "--allow-host", "stead.example.com") as (_, address, said):
             local = address.replace("0.0.0.0", "127.0.0.1")
@@ -178,13 +179,13 @@ class TestAControllerThatIsGone:
         self, run: Run, lone: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ray = pytest.importorskip("ray")
-        from stead.ray.desk import remote_desk
+        from stead.ray.remote_desk import remote_desk
 
         class Gone:
             def ask(self, *_: object) -> None:
                 raise ray.exceptions.RayActorError
 
-        monkeypatch.setattr("stead.ray.desk.connection", Gone)
+        monkeypatch.setattr("stead.ray.remote_desk.connection", Gone)
         with serving(remote_desk()) as served:
             status, said = ask(f"{served.url}/status")
             assert status == 503

@@ -20,7 +20,7 @@ from stead.operate.changes import NodeChange, Removal
 from stead.operate.desk import Desk
 from stead.operate.snapshot import ALL, Query
 from stead.operate.views import WorkView
-from stead.ray.desk import remote_desk
+from stead.ray.remote_desk import remote_desk
 from stead.taints import Effect, Taint
 
 pytestmark = pytest.mark.long
@@ -209,6 +209,17 @@ class TestQuestions:
         hard = desk.blast(NodeChange(a, (Taint("team", "blue", Effect.NO_EXECUTE),)))
         assert [fate.name for fate in hard.stranded if fate.name == "pinned"] == ["pinned"]
         assert not desk.node(a).taints
+
+    def test_nodes_that_stead_only_prefers_are_not_taken_for_a_rule_of_the_user(self, desk: Desk) -> None:
+        a, b = node_in(desk, "a"), node_in(desk, "b")
+        mild = desk.change(NodeChange(a, (Taint("mild", "", Effect.PREFER_NO_SCHEDULE),)), ME)
+        rather_b = Resident.options(name="rather-b", max_restarts=1).remote()
+        assert ray.get(rather_b.where.remote(), timeout=60) == b
+        wait_for(lambda: listed(desk, "name=rather-b", "state=running"))
+        found = desk.blast(NodeChange(b, draining=True, evict=True))
+        assert [(fate.name, fate.after) for fate in found.moved] == [("rather-b", a)]
+        assert found.stranded == ()
+        desk.undo(mild.entry.number, ME)
 
     def test_what_if_answers_from_the_live_cluster_and_changes_nothing(self, desk: Desk) -> None:
         waits = Resident.options(name="much", num_cpus=3).remote()

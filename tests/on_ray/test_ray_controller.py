@@ -21,9 +21,9 @@ from stead.journal import Journal, Superseded
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.ray.attach import connection
-from stead.ray.desk import remote_desk
 from stead.ray.local import LocalCluster
 from stead.ray.passes import FULL, GENERATIONS_MAX, PASSES_MAX, POOL
+from stead.ray.remote_desk import remote_desk
 from stead.ray.submission import check_ray
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests

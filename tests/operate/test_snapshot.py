@@ -209,7 +209,7 @@ def test_what_is_kept_from_the_snapshot_before_is_what_would_be_made_anew(change
         desk.change(change, Author("ann"))
         desk.change(NodeChange("n-2", (Taint("later"),)), Author("ann"))
         found = desk.snapshot()
-        anew = Snapshot(found.engine, found.at, desk._known, desk.ends(), desk._sources, title=found.title)
+        anew = Snapshot(found.engine, found.at, desk._known, desk.ends(), desk._started, title=found.title)
         assert everything(found) == everything(anew)
 
 

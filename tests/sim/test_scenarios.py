@@ -344,7 +344,7 @@ SLIPS = [
     ("until: .nan", "until: must be a number of seconds from 0 up, or text such as '90s' or '5m', not nan"),
     (f"nodes: {'[' * 3000}", "this is nested too deeply; a good file is a few levels deep"),
     ("title: a\nuntil: \0", "line 2: this is not YAML: the character U+0000 may not stand in a file"),
-    ("nodes: {id: n, taints: &a [*a]}", "nodes.taints: taints must be a map such as"),
+    ("nodes: {id: n, taints: &a [*a]}", "this YAML is too large"),
     ("nodes: [{id: n, capacity: {GPU: 1.5}}]", "nodes[0].capacity: node 'n' cannot have 1.5 GPU: devices are whole"),
     (
         "nodes: {id: n}\nevents: [{at: 1, resize: n, capacity: {GPU: 1.5}}]",
@@ -353,7 +353,7 @@ SLIPS = [
     ("nodes: [{id: n, count: 100000000}]", "nodes[0].count: must be at most 1000000, not 100000000"),
     (
         "groups: {id: g, count: 1000000, bundles: [{resources: {CPU: 1}, count: 1000000}]}",
-        "groups.bundles[0].count: a scenario has at most 1000000 nodes and pieces of work; take less",
+        "groups.bundles[0].count: there may be at most 1,000,000 nodes and pieces of work; take less",
     ),
     (
         "work: {id: train}\nevents: [{at: 1, end: trian}]",

@@ -50,7 +50,7 @@ def audit(limit: int, after: int | None, verify: bool, form: str, address: str |
 def _table(entries: Sequence[Entry]) -> str:
     rows = [("NUMBER", "AT", "WHO", "FROM", "VIA", "NODE", "ACTION", "CHANGES")]
     for each in entries:
-        who = (each.who, each.origin or "-", each.via)
+        who = (each.author, each.origin or "-", each.via)
         rows.append((str(each.number), moment(each.at), *who, _short(each.node), each.action, each.changes))
     return columns(rows)
 

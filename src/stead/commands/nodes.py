@@ -23,7 +23,6 @@ from stead.commands.output import (
     more,
     node_table,
     pairs,
-    printable,
     shown_labels,
     structured,
     time_text,
@@ -46,7 +45,7 @@ from stead.commands.words import (
     taints_set,
     target_of,
 )
-from stead.errors import Invalid
+from stead.errors import Invalid, printable
 from stead.labelling import Labels
 from stead.taints import Effect, Taint
 

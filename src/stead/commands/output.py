@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stead.commands.words import SHORT, short_id
-from stead.errors import Invalid
+from stead.errors import Invalid, printable
 from stead.labelling import IDENTITY_KEYS
 
 if TYPE_CHECKING:
@@ -137,13 +137,6 @@ def watching(again: bool, show: Callable[[], str]) -> None:
 def shortened(text: str) -> str:
     """Text for people: ids of nodes are short, and nothing in it moves a terminal's cursor."""
     return _WHOLE_ID.sub(lambda found: found[0][:SHORT], printable(text, keep="\n"))
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Names and owners are anybody's; a control character in them is shown, not obeyed."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each in keep else repr(each)[1:-1] for each in text)
 
 
 def moment(at: float) -> str:

@@ -30,7 +30,8 @@ KINDS = {
     "stranded": "would lose its place and wait",
     "blocked": "would wait, though it would get a place now",
     "refused": "would be failed",
-    "waiting": "would wait",
+    "unplaced": "is new, and would wait",
+    "waiting": "would wait as before",
 }
 
 
@@ -232,7 +233,7 @@ def blast_text(found: Difference, names: Mapping[str, str]) -> str:
     """What a change of one node would do to work: whom it strands, what it blocks, what could not come back."""
     kinds = tuple(kind for kind in KINDS if kind != "waiting")
     parts = [_side_by_side(found, names, kinds), _reasons(found, kinds), _staying(found, names)]
-    return "\n\n".join(filter(None, parts)) or "No work would notice."
+    return "\n\n".join(filter(None, parts)) or "No work would be affected."
 
 
 def _side_by_side(found: Difference, names: Mapping[str, str], kinds: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ from stead.commands.words import SHORT, all_nodes
 
 if TYPE_CHECKING:
     from stead.operate.desk import Desk
-    from stead.operate.views import GroupView, WorkView
+    from stead.operate.views import GroupView, Summary, WorkView
 
 FOLLOW_S = 0.5
 LONGEST_SHOWN = 5
@@ -155,8 +155,6 @@ def status(watch: bool, form: str, address: str | None) -> int:
 
 
 def _status(desk: Desk) -> str:
-    from stead.operate.snapshot import Query
-
     found = desk.summary()
     marks = [f"{found.tainted} tainted"] * bool(found.tainted) + [f"{found.draining} draining"] * bool(found.draining)
     lines = [
@@ -167,20 +165,33 @@ def _status(desk: Desk) -> str:
     ]
     free = {name: found.available.get(name, 0.0) for name in found.total if "object_store" not in name}
     lines.append(f"free     {amounts_text(free)}")
-    waiting = desk.work(Query(("state=waiting",), None, 0, LONGEST_SHOWN * 10)).items
-    # Members of a group wait as one, and those that ask for the same wait for the same.
-    why: dict[str, str] = {}
+    return "\n".join([*lines, *_waiting(desk, found)])
+
+
+def _waiting(desk: Desk, summary: Summary) -> list[str]:
+    """Why work waits: the kinds that wait for the longest, and how many others there are."""
+    from stead.operate.snapshot import PAGE_MAX, Query
+
+    page = desk.work(Query(("state=waiting",), None, 0, PAGE_MAX))
+    kinds: dict[str, list[WorkView]] = {}
+    for view in page.items:  # members of a group wait as one, and those that ask for the same wait for the same
+        kind = view.group or repr((view.resources, view.rules, view.labels, view.namespace, view.kind))
+        kinds.setdefault(kind, []).append(view)
+    ordered = sorted(kinds.values(), key=lambda alike: min(view.since or summary.at for view in alike))
     told: dict[str, dict[str, WorkView]] = {}
-    for view in waiting:
-        id = view.group or view.id
-        alike = id if view.group else repr((view.resources, view.rules, view.labels, view.namespace, view.kind))
-        if alike not in why and len(told) < LONGEST_SHOWN:
-            why[alike] = str(desk.why(id)).replace("\n", " ")
-        if alike in why:
-            told.setdefault(why[alike], {}).setdefault(id, view)
-    lines += ["", "Waiting:"] if told else []
-    lines += [f"  {_ages(alike, found.at)}: {shortened(said)}" for said, alike in told.items()]
-    return "\n".join(lines)
+    for alike in ordered[:LONGEST_SHOWN]:
+        why = str(desk.why(alike[0].group or alike[0].id)).replace("\n", " ")
+        same = told.setdefault(why, {})
+        for view in alike:
+            same.setdefault(view.group or view.id, view)
+    lines = ["", "Waiting:"] if told else []
+    lines += [f"  {_ages(same, summary.at)}: {shortened(said)}" for said, same in told.items()]
+    rest = ordered[LONGEST_SHOWN:]
+    count = sum(view.count for alike in rest for view in alike) + page.total - len(page.items)
+    if count:
+        more = f"and {count:,} more, of {len(rest):,} other kinds"
+        lines.append(f"  {more}; list them with: stead work --filter state=waiting")
+    return lines
 
 
 def _ages(alike: Mapping[str, WorkView], now: float) -> str:

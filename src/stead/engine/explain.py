@@ -68,6 +68,12 @@ class Explanation:
             return bool(self.together)
         return any(verdict.candidates for verdict in self.verdicts)
 
+    @property
+    def causes(self) -> frozenset[tuple[int, Reason]]:
+        """What refuses it, by choice, without how many nodes: numbers change all the time, causes seldom."""
+        found = {(n, each.reason) for n, verdict in enumerate(self.verdicts) for each in verdict.refusals if each.nodes}
+        return frozenset(found).union(*(member.causes for member in self.members))
+
     def __str__(self) -> str:
         return wording.explanation(self)
 

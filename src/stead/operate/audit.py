@@ -42,6 +42,10 @@ FIRST = "0" * 64
 _FIELDS = ("number", "at", "who", "origin", "via", "request", "action", "node", "before", "after")
 
 
+BY_TOKEN = frozenset({"rest", "page"})
+"""Ways by which a change comes with a token that says whose it is."""
+
+
 class Unknown(Invalid):
     """There is no such entry."""
 
@@ -81,7 +85,18 @@ class Entry:
     hash: str
 
     def __str__(self) -> str:
-        return f"{self.who} ({self.via}{f' from {self.origin}' if self.origin else ''}): {self.action} {self.changes}"
+        origin = f" from {self.origin}" if self.origin else ""
+        return f"{self.author} ({self.via}{origin}): {self.action} {self.changes}"
+
+    @property
+    def self_declared(self) -> bool:
+        """Whether nobody checked who it was. A service knows by a token; a program on Ray says its own user's name."""
+        return self.via not in BY_TOKEN
+
+    @property
+    def author(self) -> str:
+        """``ann``, or ``ann (self-declared)``."""
+        return f"{self.who} (self-declared)" if self.self_declared else self.who
 
     @property
     def changes(self) -> str:
@@ -193,4 +208,5 @@ def _entry(row: Sequence[Any]) -> Entry:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    return {**{name: getattr(entry, name) for name in _FIELDS}, "hash": entry.hash, "changes": entry.changes}
+    fields = {name: getattr(entry, name) for name in (*_FIELDS, "hash")}
+    return {**fields, "changes": entry.changes, "self_declared": entry.self_declared}

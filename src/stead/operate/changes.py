@@ -20,6 +20,7 @@ from stead.specs import SECONDS_MAX
 from stead.taints import Effect, Taint
 
 RATE_MAX = 1e6
+OWNER_MAX = 256
 DRAINED = "node.stead.io/drained"
 """The taint under which what runs on a node is ended, when it is drained with `evict`."""
 
@@ -84,6 +85,9 @@ class NodeChange:
             raise Invalid("the change is empty; name a taint or a label, for example {'gpu_node': 'true'}")
         if self.for_s is not None and not 0 < self.for_s <= SECONDS_MAX:
             raise Invalid(f"a taint can end after some time, for example 2h, but not after {self.for_s:g} seconds")
+        for name, said in (("owner", self.owner), ("until_job", self.until_job)):
+            if len(said) > OWNER_MAX or not said.isprintable():
+                raise Invalid(f"{name} {said[:100]!r} must have up to {OWNER_MAX} printable characters, like 'ml-team'")
         if self.evict and not self.draining:
             raise Invalid("evict is for a node that is drained; drain it too")
         if self.rate and (not self.evict or not 0 < self.rate <= RATE_MAX):

@@ -1,7 +1,7 @@
 """The Desk: all that can be asked of a cluster and changed on it, whatever kind of cluster it is.
 
-Rule: every answer comes from a snapshot, and every change is written to the audit before it is answered. What differs
-between clusters is only where a snapshot comes from and how a change is carried out (`LocalDesk`).
+Rule: every answer comes from a snapshot (`Answering`), and every change is written to the audit before it is answered
+(`LocalDesk`). What differs between clusters is only where a snapshot comes from and how a change is carried out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stead.node import Node
 from stead.operate.audit import Audit, Author, Entry, entry_json
 from stead.operate.changes import Conflict, NodeChange, inverse, state_of
 from stead.operate.history import Replayed
+from stead.operate.leaving import still_wanted
 from stead.operate.lint import Finding, lint
 from stead.operate.snapshot import Query, Snapshot
 from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView, node_json
@@ -83,14 +84,8 @@ class Desk(Protocol):
         """A past decision, decided again."""
 
 
-class LocalDesk:
-    """The desk of a cluster whose engine is in this process."""
-
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
-        self._changing = threading.Lock()  # one change at a time, so that before and after belong together
-
-    # -- what a cluster gives
+class Answering:
+    """The half of a desk that answers, from snapshots, in this process."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -99,24 +94,6 @@ class LocalDesk:
     def check(self, change: NodeChange, node: Node) -> None:
         """Refuse what cannot be done; clusters add what they cannot do."""
         change.check(node)
-
-    @abstractmethod
-    def carry_out(self, change: NodeChange) -> Sequence[str]:
-        """Do it; it holds when this returns, but for nodes that do not answer: returns their ids."""
-
-    @abstractmethod
-    def now(self) -> float: ...
-
-    @abstractmethod
-    def ends(self) -> Iterable[TaintEnd]: ...
-
-    @abstractmethod
-    def events(self, after: int, limit: int) -> Sequence[Event]: ...
-
-    @abstractmethod
-    def replay(self, ask: str = "", at: float | None = None) -> Replayed: ...
-
-    # -- asking
 
     def summary(self) -> Summary:
         return self.snapshot().summary
@@ -144,7 +121,11 @@ class LocalDesk:
 
     def why_spec(self, written: Any) -> Sequence[Explanation]:
         snapshot = self.snapshot()
-        return [snapshot.engine.explain(item) for item in self._items(written, snapshot)]
+        found = []
+        for item in self._items(written, snapshot):
+            still_wanted()
+            found.append(snapshot.engine.explain(item))
+        return found
 
     def what_if(self, written: Any) -> Difference:
         snapshot = self.snapshot()
@@ -174,6 +155,32 @@ class LocalDesk:
                 "the spec has no work; give at least one, for example work: [{id: train, resources: {CPU: 1}}]"
             )
         return found
+
+
+class LocalDesk(Answering):
+    """The desk of a cluster whose engine is in this process."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._changing = threading.Lock()  # one change at a time, so that before and after belong together
+
+    # -- what a cluster gives
+
+    @abstractmethod
+    def carry_out(self, change: NodeChange) -> Sequence[str]:
+        """Do it; it holds when this returns, but for nodes that do not answer: returns their ids."""
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def ends(self) -> Iterable[TaintEnd]: ...
+
+    @abstractmethod
+    def events(self, after: int, limit: int) -> Sequence[Event]: ...
+
+    @abstractmethod
+    def replay(self, ask: str = "", at: float | None = None) -> Replayed: ...
 
     # -- changing
 

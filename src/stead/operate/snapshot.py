@@ -6,6 +6,7 @@ that the hundredth page costs what the first does. What is the same as in the sn
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ __all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "Query", "Snapshot"]
 
 T = TypeVar("T")
 
+ID_BEGINS = 6
+"""So many characters of an id's beginning stand for the whole id, where only one begins so."""
+
 PAGE = 100
 PAGE_MAX = 10_000
 
@@ -63,7 +67,8 @@ ALL = Query(limit=PAGE_MAX)
 
 
 class Snapshot:
-    """`measured` is what is free by the cluster's own count, where it has one; else the engine's holds.
+    """`measured` is what is free by the cluster's own count, where it has one; else the engine's holds. `started` are
+    the labels with which each node joined, where the cluster knows them.
 
     `before` is given by a cluster that knows that no work came, went or moved since that snapshot, and that no node
     joined, left or got another size: `known` is then as it was there.
@@ -75,7 +80,7 @@ class Snapshot:
         at: float,
         known: Mapping[str, Known] | None = None,
         ends: Iterable[TaintEnd] = (),
-        sources: Callable[[Node], Mapping[str, str]] | None = None,
+        started: Mapping[str, Mapping[str, str]] | None = None,
         measured: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]] | None = None,
         title: str = "",
         kind: str = "simulation",
@@ -83,7 +88,7 @@ class Snapshot:
     ) -> None:
         self.engine, self.at, self.title, self.kind = engine, at, title, kind
         self.rows: Rows = Rows(engine, known or {}) if before is None else before.rows
-        self._sources = sources
+        self._started = started
         self._measured = measured or {}
         self._ends: dict[str, list[TaintEnd]] = defaultdict(list)
         for end in ends:
@@ -92,6 +97,15 @@ class Snapshot:
         self._labels: dict[str, tuple[Node, Labels]] = {} if before is None else before._labels
         self._answered: dict[object, Sequence[Node]] = {}
         self._order = None if before is None else before._order_made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What it was made of: lists are made again by whoever gets it."""
+        ends = [end for ends in self._ends.values() for end in ends]
+        known = dict(self.rows.known)
+        return (
+            Snapshot,
+            (self.engine, self.at, known, ends, self._started, self._measured, self.title, self.kind),
+        )
 
     # -- nodes
 
@@ -125,8 +139,7 @@ class Snapshot:
         nodes = self.by_id
         if said in nodes:
             return nodes[said]
-        begin = [node for id, node in nodes.items() if len(said) >= 6 and id.startswith(said)]
-        found = begin or [node for node in nodes.values() if said and said in (node.ip, node.name)]
+        found = [nodes[id] for id in self._beginning(said) or self._called.get(said, ())]
         if len(found) == 1:
             return found[0]
         if found:
@@ -135,6 +148,26 @@ class Snapshot:
         names = self._names
         example = f"; a node is, for example, {min(names)!r}" if names else ""
         raise Absent(f"there is no node {_short(said)!r} in this cluster{did_you_mean(said, names) or example}")
+
+    def _beginning(self, said: str) -> Sequence[str]:
+        """The ids that begin so."""
+        if len(said) < ID_BEGINS:
+            return ()
+        ids = self._sorted_ids
+        return ids[bisect_left(ids, said) : bisect_left(ids, f"{said}\U0010ffff")]
+
+    @cached_property
+    def _sorted_ids(self) -> Sequence[str]:
+        return sorted(self.by_id)
+
+    @cached_property
+    def _called(self) -> Mapping[str, Sequence[str]]:
+        """The ids of the nodes with a name or an address."""
+        found: dict[str, list[str]] = {}
+        for id, node in self.by_id.items():
+            for said in {node.ip, node.name} - {""}:
+                found.setdefault(said, []).append(id)
+        return found
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -194,7 +227,7 @@ class Snapshot:
 
     def _view(self, node: Node, ends: tuple[TaintEnd, ...]) -> NodeView:
         labels = self.labels_of(node)
-        sources = self._sources(node) if self._sources is not None else dict.fromkeys(node.labels, "start")
+        sources = self._sources(node)
         total, available = self._amounts(node)
         return NodeView(
             node.id,
@@ -209,6 +242,13 @@ class Snapshot:
             available,
             self._runs(node.id),
         )
+
+    def _sources(self, node: Node) -> dict[str, str]:
+        """Of each label that somebody set, whether that was when the node started or while it ran."""
+        if self._started is None:
+            return dict.fromkeys(node.labels, "start")
+        start = self._started.get(node.id, {})
+        return {key: "start" if start.get(key) == value else "run time" for key, value in node.labels.items()}
 
     def _amounts(self, node: Node) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """What the node has, and what is free of it."""

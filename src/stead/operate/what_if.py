@@ -15,9 +15,11 @@ from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.decisions import Decision, Evicted, Refused
 from stead.engine.facts import (
+    AskEnded,
     AskLost,
     AskSubmitted,
     Fact,
+    GroupEnded,
     GroupSubmitted,
     NodeDrained,
     NodeJoined,
@@ -27,6 +29,7 @@ from stead.engine.facts import (
 from stead.errors import Invalid
 from stead.labelling import Labels
 from stead.node import Node
+from stead.operate.leaving import still_wanted
 from stead.operate.rows import Shapes
 from stead.operate.snapshot import Snapshot
 from stead.operate.suggested import suggested
@@ -34,8 +37,11 @@ from stead.sections import Misplaced, Section, at
 from stead.specs import EVENT, GROUP, JOINED, VERBS, WORK, Reader, node_facts, some_text
 
 ROUNDS_MAX = 100
+QUESTION_MAX = 10_000
+"""How many changes, and how many new nodes and pieces of work, one question may have."""
+
 FIELDS = ("changes", "work", "groups")
-KINDS = ("placed", "moved", "stranded", "blocked", "waiting", "refused")
+KINDS = ("placed", "moved", "stranded", "blocked", "unplaced", "waiting", "refused")
 SUGGESTED = "suggested"  # the smallest change for a piece of work that waits
 TRIED = ("join", "leave", "drain", "undrain", "taint", "untaint", "label", "resize")
 
@@ -73,11 +79,13 @@ class Difference:
     moved: tuple[Fate, ...]  # runs now, and would run elsewhere
     stranded: tuple[Fate, ...]  # runs now, and would wait
     blocked: tuple[Fate, ...]  # would get a place now, and would wait then
-    waiting: tuple[Fate, ...]  # waits now and then, or is new and would wait
+    unplaced: tuple[Fate, ...]  # is new, and would wait
+    waiting: tuple[Fate, ...]  # waits now and then
     refused: tuple[Fate, ...]  # would be failed: every node it insists on is gone
     stays: tuple[Stays, ...]  # runs on, and could not come back
     nodes_before: int
     nodes_after: int
+    added: tuple[str, ...] = ()  # ids of nodes that are not there now
 
     @property
     def harms(self) -> int:
@@ -91,7 +99,7 @@ class Difference:
 def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
     """``{changes: [{taint: gpu-1, taints: team=blue}, {join: {capacity: {CPU: 8}}}], work: [...]}`` as facts."""
     file = Section(written, "", FIELDS)
-    reader = Reader(used=lambda id: id in snapshot.by_id or _is_known(snapshot.engine, id))
+    reader = Reader(used=lambda id: id in snapshot.by_id or _is_known(snapshot.engine, id), most=QUESTION_MAX)
     facts: list[Fact] = []
     for section in file.sections("changes", (*EVENT, SUGGESTED)):
         if SUGGESTED in section:
@@ -112,6 +120,8 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
             with at(path):
                 node = snapshot.find(some_text(item))
             facts += node_facts(verb, node.id, section)
+            if len(facts) > QUESTION_MAX:
+                raise Misplaced(f"{path}: a question may have at most {QUESTION_MAX:,} changes; ask for fewer")
     for section in file.sections("work", WORK):
         reader.work(section)
     for section in file.sections("groups", GROUP):
@@ -161,6 +171,7 @@ def what_if(snapshot: Snapshot, facts: Sequence[Fact]) -> Difference:
     before = now.placed if decided else snapshot.rows.placed
     then.apply(*facts)
     refused = {decision.id for decision in _settle(then) if isinstance(decision, Refused)}
+    still_wanted()
     return _difference(snapshot, before, then, facts, refused)
 
 
@@ -168,6 +179,7 @@ def _settle(engine: Engine) -> list[Decision]:
     """Decide until nothing more comes of it; what was decided on the way."""
     decided: list[Decision] = []
     for _ in range(ROUNDS_MAX):
+        still_wanted()
         decisions = engine.decide()
         decided += decisions
         lost = [AskLost(decision.ask) for decision in decisions if isinstance(decision, Evicted)]
@@ -197,6 +209,7 @@ def _difference(
     groups = [snapshot.rows.groups[id] for id in snapshot.rows.in_line if id in snapshot.rows.waiting_groups]
     groups += [fact.group for fact in facts if isinstance(fact, GroupSubmitted)]
     group_of = {**snapshot.rows.group_of, **{member.id: group.id for group in groups for member in group.all_members}}
+    new = set(_new(facts))
     for id in dict.fromkeys(_in_line(snapshot, facts, after, groups)):
         if id in current or id in hidden:
             continue
@@ -208,7 +221,7 @@ def _difference(
         elif id in before:
             note("blocked", id, before[id], "")
         else:
-            note("waiting", id, "", "")
+            note("unplaced" if id in new else "waiting", id, "", "")
     told = {
         kind: tuple(_fate(snapshot, then, ids, start, end, group_of) for (_, start, end), ids in found.items())
         for kind, found in fates.items()
@@ -218,7 +231,19 @@ def _difference(
         stays=_staying(snapshot, then, after, facts),
         nodes_before=len(snapshot.by_id),
         nodes_after=len(then.nodes),
+        added=tuple(id for id in then.nodes if id not in snapshot.by_id),
     )
+
+
+def _new(facts: Iterable[Fact]) -> Iterable[str]:
+    """Work that is not there now; what a suggestion only loosens is ended first, and so is not new."""
+    ended = {fact.ask for fact in facts if isinstance(fact, AskEnded)}
+    ended |= {fact.group for fact in facts if isinstance(fact, GroupEnded)}
+    for fact in facts:
+        if isinstance(fact, AskSubmitted) and fact.ask.id not in ended:
+            yield fact.ask.id
+        elif isinstance(fact, GroupSubmitted) and fact.group.id not in ended:
+            yield from (member.id for member in fact.group.all_members)
 
 
 def _in_line(
@@ -292,5 +317,6 @@ def difference_json(found: Difference) -> Mapping[str, Any]:
         ],
         "nodes_before": found.nodes_before,
         "nodes_after": found.nodes_after,
+        "added": list(found.added),
         "harms": found.harms,
     }

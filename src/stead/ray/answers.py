@@ -32,7 +32,8 @@ from stead.ray.compile import Pass, Wish, is_own_name
 from stead.ray.decided import NOWHERE, named_by
 from stead.ray.gcs import TaskRow
 from stead.ray.grants import Grants
-from stead.ray.page import PROTOCOL, SYNC_S, read_name
+from stead.ray.native import NODE_ID
+from stead.ray.page import PREFIX, PROTOCOL, SYNC_S, read_name
 from stead.ray.passes import Passes
 from stead.ray.placing import Placing
 from stead.ray.tables import ACTOR_ID, ActorRow, NodeRow, PendingRow, Status, Tables
@@ -199,7 +200,9 @@ class Answers:
 
     def ask_of(self, row: ActorRow | TaskRow) -> Ask:
         """What the engine makes of work that Ray lists."""
-        return self._ask_for(row.id, row.resources, parse_label_selector(row.labels))
+        ranked = _is_bound(row.resources)
+        labels = {key: said for key, said in row.labels.items() if not (ranked and key == NODE_ID)}
+        return self._ask_for(row.id, row.resources, parse_label_selector(labels))
 
     def _ask_for(self, id: str, resources: Mapping[str, float], native: Selector) -> Ask:
         """An ask from what work asks of Ray: its slot or its pass tell the rest."""
@@ -212,10 +215,11 @@ class Answers:
 
     def ask_of_demand(self, row: PendingRow, id: str) -> Ask:
         """What the engine makes of work that waits at Ray."""
+        ranked = _is_bound(row.resources)
         native = [
             Requirement.is_in(key, *values) if among else Requirement.not_in(key, *values)
             for key, among, values in row.labels
-            if key != "ray.io/node-id"  # that is how preferred nodes are told to Ray
+            if not (ranked and key == NODE_ID)
         ]
         return self._ask_for(id, row.resources, Selector.all_of(*native))
 
@@ -307,6 +311,12 @@ class Answers:
 
     def _nodes_for(self, rule: Pass) -> set[str]:
         return nodes_allowed(self._engine, rule)
+
+
+def _is_bound(resources: Mapping[str, float]) -> bool:
+    """Whether stead submitted the work. Then node ids in its label selector are not the user's rule, which the pass
+    says: they are how stead tells Ray which nodes to try first."""
+    return any(name.startswith(PREFIX) for name in resources)
 
 
 def nodes_allowed(engine: Engine, rule: Pass) -> set[str]:

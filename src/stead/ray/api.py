@@ -30,12 +30,12 @@ from stead.ray import grants
 from stead.ray.answers import GROUP_ID, TASK_ID
 from stead.ray.attach import Remembered, connection
 from stead.ray.compile import route
-from stead.ray.desk import remote_desk
 from stead.ray.hooks import with_setup
 from stead.ray.page import PROTOCOL
 from stead.ray.placement import placement_group as placement_group
 from stead.ray.placement import remove_placement_group as remove_placement_group
 from stead.ray.remote import remote as remote
+from stead.ray.remote_desk import remote_desk
 from stead.ray.submission import check_ray, install
 from stead.ray.tables import ACTOR_ID
 from stead.selectors import parse_label_selector, parse_selector

@@ -24,7 +24,7 @@ from stead.ray.compile import Pass
 VERSION = 1
 """The form of the tables; to be raised with every change of one. A book of another version is refused."""
 
-EVENTS_MAX = 10_000
+EVENTS_MAX = 2_000  # of each kind, so that what comes often does not push out what comes seldom
 SHAPES_MAX, SHAPES_REMEMBERED_MAX = 100_000, 4_096
 PASSES_MAX = 10_000
 REFUSED_MAX = 10_000
@@ -50,6 +50,12 @@ _TABLES = """
     CREATE TABLE slot_shapes (key TEXT PRIMARY KEY, ask BLOB NOT NULL);
     CREATE TABLE groups (id TEXT PRIMARY KEY, asked BLOB NOT NULL, taken INTEGER);
     CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+_BY_KIND = "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind, number)"
+_TOO_OLD = """
+    DELETE FROM events WHERE kind = ?
+        AND number <= (SELECT number FROM events WHERE kind = ? ORDER BY number DESC LIMIT 1 OFFSET ?)
 """
 
 
@@ -279,7 +285,7 @@ class Book:
                 "INSERT INTO events (at, kind, subject, text, count) VALUES (?, ?, ?, ?, ?)",
                 (at, kind, subject, text, count),
             )
-            self._db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_MAX,))
+            self._db.execute(_TOO_OLD, (kind, kind, EVENTS_MAX))
 
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
         """The newest `limit` after a number, oldest first."""
@@ -310,3 +316,4 @@ def _begin(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     if is_new:
         connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+    connection.execute(_BY_KIND)

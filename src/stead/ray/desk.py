@@ -1,4 +1,4 @@
-"""The desk of a Ray cluster: inside the controller (`RayDesk`), and from afar (`remote_desk`).
+"""The desk of a Ray cluster, inside its controller. Other processes use `stead.ray.remote_desk`.
 
 Rule: a snapshot is the engine and everything else that Ray's tables show: actors and groups that Ray placed by itself,
 demands that wait (equal ones as one, with their count), and what is in use by work that no table lists. All of it
@@ -8,14 +8,16 @@ becomes asks, so that the engine can say what would become of it.
 from __future__ import annotations
 
 import hashlib
+import pickle
+import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import ray
 
@@ -28,18 +30,19 @@ from stead.journal import Journal
 from stead.node import Node
 from stead.operate.audit import Audit, Author
 from stead.operate.changes import NodeChange
-from stead.operate.desk import Carried, Desk, LocalDesk, Unanswered
+from stead.operate.desk import Carried, Desk, LocalDesk
 from stead.operate.history import Replayed, replay_decision
 from stead.operate.snapshot import Known, Snapshot
 from stead.operate.views import Event, TaintEnd
 from stead.operate.what_if import Difference
-from stead.ray.attach import NAMESPACE, NoController, connection
+from stead.ray.attach import NAMESPACE
 from stead.ray.cluster import in_use, real_amounts, static_labels
+from stead.ray.folders import private
 from stead.ray.gcs import ControlStore, TaskRow
-from stead.ray.page import PREFIX, SLOT, TICKET, private
+from stead.ray.page import PREFIX, SLOT, TICKET
 from stead.ray.placing import Placing
 from stead.ray.slots import Slots
-from stead.ray.tables import ActorRow, PendingRow, Status, Tables
+from stead.ray.tables import ActorRow, PendingRow, Tables
 
 FRESH_S = 0.5
 """A snapshot is good for so long; a change makes a new one at once."""
@@ -79,8 +82,9 @@ class RayDesk(LocalDesk):
         super().__init__(Audit(private(folder / "audit.sqlite")))
         self._controller, self._folder, self._title = controller, folder, address
         self._store = ControlStore(address)
-        self._looking = threading.Lock()
+        self._looking, self._packing = threading.Lock(), threading.Lock()
         self._made: tuple[float, Snapshot] | None = None
+        self._packed: tuple[str, Snapshot, bytes] | None = None
         self._first_seen: dict[str, float] = {}
         self._tasks_seen: tuple[float, tuple[Sequence[TaskRow], Sequence[TaskRow]]] = (0.0, ((), ()))
 
@@ -135,6 +139,21 @@ class RayDesk(LocalDesk):
                 self._made = made = (time.monotonic(), self._look())
             return made[1]
 
+    def packed(self, held: str) -> tuple[str, bytes]:
+        """The snapshot of now, for another process, with its name; nothing but the name if that process holds it."""
+        snapshot = self.snapshot()
+        with self._packing:
+            if self._packed is None or self._packed[1] is not snapshot:
+                self._packed = (secrets.token_hex(8), snapshot, pickle.dumps(snapshot, pickle.HIGHEST_PROTOCOL))
+            name, _, content = self._packed
+        return name, b"" if name == held else content
+
+    def resolved(self, change: NodeChange) -> NodeChange:
+        """The change with its node's whole id, refused if it cannot be made."""
+        change = self._meant(change)
+        self.check(change, self.snapshot().find(change.node))
+        return change
+
     def _look_anew(self) -> None:
         """The next snapshot is made after this moment, also where somebody is making one."""
         with self._looking:
@@ -151,7 +170,7 @@ class RayDesk(LocalDesk):
                 time.time(),
                 self._with_ages(everything.known),
                 self.ends(),
-                sources=lambda node: _sources(node, everything.status),
+                started={row.id: static_labels(row) for row in everything.status.nodes.values()},
                 measured={
                     row.id: (real_amounts(row.total), real_amounts(row.available))
                     for row in everything.status.nodes.values()
@@ -173,12 +192,6 @@ class RayDesk(LocalDesk):
             found = (self._store.tasks("RUNNING"), self._store.tasks("PENDING_NODE_ASSIGNMENT"))
             self._tasks_seen = (time.monotonic(), found)
         return found
-
-
-def _sources(node: Node, status: Status) -> Mapping[str, str]:
-    row = status.nodes.get(node.id)
-    static = static_labels(row) if row else {}
-    return {key: "start" if static.get(key) == value else "run time" for key, value in node.labels.items()}
 
 
 @dataclass(frozen=True)
@@ -328,24 +341,5 @@ def is_called_again() -> bool:
     return bool(ray._private.worker.global_worker.core_worker.get_current_task_attempt_number())
 
 
-class _RemoteDesk:
-    def __getattr__(self, what: str) -> Callable[..., Any]:
-        if what not in METHODS:
-            raise AttributeError(what)
-
-        def asked(*given: Any) -> Any:
-            try:
-                return connection().ask("desk", what, given)
-            except (NoController, ray.exceptions.RayError) as error:
-                first = str(error).strip().partition("\n")[0]
-                raise Unanswered(f"the controller of the cluster did not answer ({first}); try again") from None
-
-        return asked
-
-
-METHODS = frozenset(name for name in vars(Desk) if not name.startswith("_"))
-
-
-def remote_desk() -> Desk:
-    """The desk of the cluster that this process is attached to: every call goes to the controller."""
-    return cast(Desk, _RemoteDesk())
+METHODS = frozenset(name for name in vars(Desk) if not name.startswith("_")) | {"packed", "resolved"}
+"""What may be asked of the desk inside the controller."""

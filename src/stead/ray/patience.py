@@ -17,6 +17,7 @@ import ray
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.explain import Explanation
+from stead.engine.reasons import Reason
 from stead.ray.book import Book, Timed
 from stead.ray.cluster import real_amounts
 from stead.ray.page import read_name
@@ -32,18 +33,20 @@ REPORTS_S = 2.0
 EARLY_MAX = 10_000
 SWEEP_S = 10.0
 
+Causes = frozenset[tuple[int, Reason]]
+
 ORPHAN_S = 2.0
 """So long after a deadline its owner should have ended the work; then the controller does it."""
 
 
 class WaitingWork:
-    """Tells by an event why each kind of work waits, once for each change of the reason."""
+    """Tells by an event why each kind of work waits, once for each change of its causes; numbers alone are no news."""
 
     def __init__(self, book: Book, ask_of: Callable[[PendingRow, str], Ask]) -> None:
         self._book, self._ask_of = book, ask_of
         self._looked = 0.0
-        self._heard: dict[Any, str] = {}
-        self._told: dict[Any, str] = {}
+        self._heard: dict[Any, Causes] = {}
+        self._told: dict[Any, Causes] = {}
 
     def look(self, status: Status, fork: Callable[[Status], Engine]) -> None:
         """Once in a while. `fork` gives an engine that knows what is in use."""
@@ -51,7 +54,7 @@ class WaitingWork:
             return
         self._looked = time.monotonic()
         rows = [row for row in status.pending if any(read_name(name) for name in row.resources)]
-        heard: dict[Any, str] = {}
+        heard: dict[Any, Causes] = {}
         engine = fork(status) if rows else None
         for row in rows[:KINDS_MAX]:
             assert engine is not None
@@ -59,13 +62,13 @@ class WaitingWork:
             if found.fits:
                 continue  # Ray has not looked again yet
             kind = (tuple(sorted(row.resources.items())), row.labels)
-            heard[kind] = text = str(found)
-            # Work that only passes through Ray's queue is no news: a reason is told when it is heard twice.
-            if self._heard.get(kind) == text and self._told.get(kind) != text:
-                self._told[kind] = text
-                self._book.add_event(time.time(), "waiting", amounts_text(row.resources), text, row.count)
+            heard[kind] = causes = found.causes
+            # Work that only passes through Ray's queue is no news: causes are told when they are heard twice.
+            if self._heard.get(kind) == causes and self._told.get(kind) != causes:
+                self._told[kind] = causes
+                self._book.add_event(time.time(), "waiting", amounts_text(row.resources), str(found), row.count)
         self._heard = heard
-        self._told = {kind: text for kind, text in self._told.items() if kind in heard}
+        self._told = {kind: causes for kind, causes in self._told.items() if kind in heard}
 
 
 class Deadlines:

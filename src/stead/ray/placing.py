@@ -16,7 +16,7 @@ from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, NodeUnknown, Placed, Refused, Waiting
 from stead.engine.facts import AskEnded, AskLost, Fact
-from stead.engine.reasons import ShortOf, TooNear
+from stead.engine.reasons import Reason, ShortOf, TooNear
 from stead.ray.anchors import Anchors
 from stead.ray.book import Book, GroupAsked, Registered, SlotShape
 from stead.ray.cluster import in_use, others_in_use
@@ -34,6 +34,7 @@ from stead.resources import Resources
 
 OWNERS_S, ROOM_S, PLACED_S = 2.0, 0.25, 1.0
 TASKS_WANTED_MAX = 64
+TOLD_MAX = 1_000
 """So many tasks of one shape are told to the autoscaler at once."""
 
 
@@ -47,6 +48,7 @@ class Placing:
         self._refuted: list[Fact] = []  # grants that were taken back, for the next round
         self._lost = False  # whether somebody lost a place in this round
         self._short: dict[str, float] = {}  # what waits for room, and since when
+        self._told: dict[str, frozenset[tuple[int, Reason]]] = {}  # why work waits, by what was told of it last
         self._world = 0  # changes with everything that rules look at
         self._early: list[Placed | GroupPlaced | Evicted] = []
         self._is_open = False
@@ -312,7 +314,13 @@ class Placing:
         pool = self.slots.pool_of(known[0])
         who = known[0] if pool is None else f"tasks that ask for {pool.shape.ask.choices[0].resources}"
         count = len(known) if pool is None else pool.demand(time.monotonic())
-        self._book.add_event(time.time(), "waiting", who, str(self._engine.explain(known[0])), max(count, len(known)))
+        found = self._engine.explain(known[0])
+        if self._told.get(who) != found.causes:
+            self._told.pop(who, None)
+            self._told[who] = found.causes
+            for old in list(self._told)[:-TOLD_MAX]:
+                del self._told[old]
+            self._book.add_event(time.time(), "waiting", who, str(found), max(count, len(known)))
 
     def _is_known(self, id: str) -> bool:
         return id in self.decided.lives or id in self.groups.lives or self.slots.pool_of(id) is not None

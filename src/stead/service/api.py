@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from stead.arguments import labels_of, parse_effect, taints_of
 from stead.codec import plain
-from stead.errors import Invalid, Unready
+from stead.errors import Invalid, Unready, sentence
 from stead.labelling import Labels, check_key
 from stead.operate.audit import Author, Unknown, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
@@ -36,6 +36,8 @@ from stead.operate.views import (
 from stead.operate.what_if import difference_json
 from stead.selectors import parse_selector
 from stead.service import schemas
+from stead.service.clients import WHILE_WANTED
+from stead.service.guard import share_of
 from stead.service.metrics import metrics
 from stead.service.schemas import PAIRS_MAX, TEXT_MAX
 from stead.service.streams import Streams
@@ -254,13 +256,20 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
     @api.post(
         "/why",
         tags=["questions"],
+        dependencies=[WHILE_WANTED],
         summary="Why work would wait that was never submitted",
         response_model=schemas.Explanations,
     )
     def why_spec(spec: Spec) -> Answer:
         return Answer({"items": [explanation_json(found) for found in desk.why_spec(spec)]})
 
-    @api.post("/what-if", tags=["questions"], summary="What changes would do", response_model=schemas.Difference)
+    @api.post(
+        "/what-if",
+        tags=["questions"],
+        summary="What changes would do",
+        response_model=schemas.Difference,
+        dependencies=[WHILE_WANTED],
+    )
     def what_if(changes: Changes) -> Answer:
         return Answer(difference_json(desk.what_if(changes)))
 
@@ -274,7 +283,11 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
         return Answer({"items": [finding_json(found) for found in desk.lint(None)]})
 
     @api.post(
-        "/lint", tags=["questions"], summary="What a spec asks for that nothing has", response_model=schemas.Findings
+        "/lint",
+        tags=["questions"],
+        summary="What a spec asks for that nothing has",
+        response_model=schemas.Findings,
+        dependencies=[WHILE_WANTED],
     )
     def lint_spec(spec: Spec) -> Answer:
         return Answer({"items": [finding_json(found) for found in desk.lint(spec)]})
@@ -291,6 +304,7 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
         responses={200: STREAM},
     )
     async def events(
+        request: Request,
         after: After = 0,
         limit: Annotated[int, Query(ge=1, le=EVENTS_MAX)] = EVENTS_MAX,
         accept: Annotated[str, Header()] = "",
@@ -299,10 +313,12 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
         if "text/event-stream" not in accept:
             found = await run_in_threadpool(desk.events, after, limit)
             return Answer({"items": [event_json(event) for event in found]})
-        if streams.are_full:
+        share = share_of(request.state.key)
+        if streams.are_full(share):
             raise HTTPException(429, "too many streams are open; try again later", {"retry-after": "5"})
         known = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 18
-        return StreamingResponse(streams.after(int(last_event_id) if known else after), media_type="text/event-stream")
+        first = int(last_event_id) if known else after
+        return StreamingResponse(streams.after(first, share, request.state.stands), media_type="text/event-stream")
 
     @api.get("/audit", tags=["history"], summary="Who changed what", response_model=schemas.Entries)
     def audit(after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Answer:
@@ -447,7 +463,7 @@ def add_refusals(app: FastAPI) -> None:
     def unreadable(_: Request, error: RequestValidationError) -> Answer:
         first = error.errors()[0]
         place = ".".join(str(part)[:100] for part in first["loc"] if part not in ("query", "path", "body"))
-        return Answer({"error": one_line(f"{place or 'the body'}: {first['msg'].lower()}")}, 422)
+        return Answer({"error": sentence(f"{place or 'the body'}: {first['msg'].lower()}")}, 422)
 
     @app.exception_handler(HTTPException)
     def plain_http(_: Request, error: HTTPException) -> Answer:
@@ -466,11 +482,4 @@ UNFOUND = "there is nothing at this address; /docs lists all there is"
 def _say(app: FastAPI, kind: type[Exception], status: int) -> None:
     @app.exception_handler(kind)
     def said(_: Request, error: Exception) -> Answer:
-        return Answer({"error": one_line(str(error))}, status)
-
-
-def one_line(text: str) -> str:
-    """A sentence as it may be shown anywhere: what it quotes from outside may hold what a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+        return Answer({"error": sentence(error)}, status)

@@ -180,11 +180,13 @@ class Difference(BaseModel):
     moved: list[Fate]
     stranded: list[Fate]
     blocked: list[Fate]
+    unplaced: list[Fate]
     waiting: list[Fate]
     refused: list[Fate]
     stays: list[Stay]
     nodes_before: int
     nodes_after: int
+    added: list[str]
     harms: int
 
 
@@ -217,6 +219,7 @@ class Entry(BaseModel):
     after: NodeState
     hash: str
     changes: str
+    self_declared: bool
 
 
 class Entries(BaseModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from stead.engine.facts import (
 )
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal
-from stead.labelling import EMPTY, Labels
+from stead.labelling import Labels
 from stead.node import Node
 from stead.operate.audit import Audit
 from stead.operate.changes import NodeChange
@@ -98,7 +98,7 @@ class SimDesk(LocalDesk):
                 before = None if self._moved else self._latest
                 engine, known = self._controller.engine.fork(), {} if before else dict(self._known)
                 self._snapshot = self._latest = Snapshot(
-                    engine, self.now(), known, self.ends(), self._sources, title=self._scenario.title, before=before
+                    engine, self.now(), known, self.ends(), self._started, title=self._scenario.title, before=before
                 )
                 self._moved = False
             return self._snapshot
@@ -120,10 +120,6 @@ class SimDesk(LocalDesk):
                 case AskSubmitted(Ask(id)) | GroupSubmitted(Group(id)) | Placed(id) | GroupPlaced(id):
                     item = self._cluster.submitted[id]
                     self._known[id] = Known(owner=item.owner, since=self._since(id))
-
-    def _sources(self, node: Node) -> Mapping[str, str]:
-        start = self._started.get(node.id, EMPTY)
-        return {key: "start" if start.get(key) == value else "run time" for key, value in node.labels.items()}
 
     def _since(self, id: str) -> float | None:
         moment = self._cluster.since.get(id)

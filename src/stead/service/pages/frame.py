@@ -23,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from stead.errors import Invalid
+from stead.errors import Invalid, printable, sentence
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import Query
 from stead.operate.views import Page, Summary, WorkView
@@ -84,6 +84,18 @@ class Visitor:
         return self.key is not None and self.key.may_change
 
 
+def _printable(value: Any) -> Any:
+    """What a template writes: names come from anywhere, and a control or bidi character would change the page."""
+    return printable(value, keep="\n\t\r") if type(value) is str else value
+
+
+def may_compute(request: Request) -> bool:
+    """Whether a page may answer a long question that is only in its address. Any site can make a browser open an
+    address, so it takes a token, and a request that no other site caused. Everybody else asks by a form."""
+    site = request.headers.get("sec-fetch-site", "none").lower()
+    return request.state.key is not None and site in ("same-origin", "none")
+
+
 def visitor_of(request: Request) -> Visitor:
     theme = request.cookies.get(THEME_COOKIE, "")
     query = f"?{request.url.query}" if request.url.query else ""
@@ -100,6 +112,7 @@ class Frame:
             loader=PackageLoader("stead.service", "templates"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_printable,
             trim_blocks=True,
             lstrip_blocks=True,
         )
@@ -175,14 +188,14 @@ def _refused(error: Exception) -> tuple[int, str]:
     """Status and sentence."""
     match error:
         case Invalid():
-            return next(REFUSALS[kind] for kind in type(error).__mro__ if kind in REFUSALS), str(error)
+            return next(REFUSALS[kind] for kind in type(error).__mro__ if kind in REFUSALS), sentence(error)
         case RequestValidationError():
             first = error.errors()[0]
             return 400, f"{first['loc'][-1]}: {first['msg'].lower()}"
         case HTTPException():
             return error.status_code, str(error.detail)
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] == "ray":
-        said = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        said = sentence(str(error).strip().partition("\n")[0][:200]) or type(error).__name__
         return 503, f"The cluster does not answer ({said}); reload this page to try again."
     return 500, "Something went wrong in this service; its log says more."
 

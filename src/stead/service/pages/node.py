@@ -1,7 +1,7 @@
 """The node page: what a node is and runs, its labels and taints in place, and every change tried before it is made.
 
-Rule: a change is first a question (GET, in the address, so that one can come back to it after signing in) that shows
-whom it would touch; the same fields, sent as a POST, make it; the audit's entry takes it back.
+Rule: a change is first a question that shows whom it would touch; the same fields, sent to another address, make it;
+the audit's entry takes it back. The question has an address too, so that one can come back to it after signing in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from stead.operate.snapshot import Query as Part
 from stead.operate.views import NodeView
 from stead.operate.what_if import Difference
 from stead.service.api import author_of
-from stead.service.pages.frame import Frame, first, found, go_to, read_form
+from stead.service.clients import WHILE_WANTED
+from stead.service.pages.frame import Frame, first, found, go_to, may_compute, read_form
 from stead.service.pages.trying import titles_in
 from stead.service.pages.wording import link, ordered, title
 from stead.specs import seconds_in
@@ -43,11 +44,9 @@ EFFECTS = (
 def add_node(pages: APIRouter, frame: Frame) -> None:
     desk = frame.desk
 
-    @pages.get("/ui/nodes/{id:path}")
-    def node(request: Request, id: str, done: Annotated[int, Query(ge=0, le=NUMBER_MAX)] = 0) -> HTMLResponse:
+    def show(request: Request, id: str, given: Mapping[str, str], asks: bool, done: int = 0) -> HTMLResponse:
         view = found(desk.node, id)
-        given = {name: request.query_params[name] for name in FIELDS if name in request.query_params}
-        change, difference, problem = tried(desk, view, given)
+        change, difference, problem = tried(desk, view, given) if asks else (None, None, "")
         return frame.page(
             request,
             "node.html",
@@ -61,12 +60,25 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
             given=given,
             change=change,
             sentence=in_words(given, view) if change else "",
+            unasked=bool(given.get("do")) and not asks,
+            address=link("nodes", view.id, **given),
             difference=difference,
             problem=problem,
             titles=titles_in(desk, difference),
             done=entry_of(desk, done),
             effects=[(effect_text(effect), said) for effect, said in EFFECTS],
         )
+
+    @pages.get("/ui/nodes/{id:path}")
+    def node(request: Request, id: str, done: Annotated[int, Query(ge=0, le=NUMBER_MAX)] = 0) -> HTMLResponse:
+        return show(request, id, _fields(request.query_params), may_compute(request), done)
+
+    @pages.post("/ui/ask/nodes/{id:path}", dependencies=[WHILE_WANTED])
+    def ask(request: Request, id: str, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> HTMLResponse:
+        given = _fields(first(fields))
+        answer = show(request, id, given, asks=True)
+        answer.headers["hx-push-url"] = link("nodes", id, **given)  # to come back to; this address takes no GET
+        return answer
 
     @pages.post("/ui/do/nodes/{id:path}")
     def apply(request: Request, id: str, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
@@ -78,6 +90,10 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
     def undo(request: Request, number: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> Response:
         carried = desk.undo(number, author_of(request, "page"))
         return go_to(link("nodes", carried.node.id, done=carried.entry.number))
+
+
+def _fields(given: Mapping[str, str]) -> dict[str, str]:
+    return {name: given[name] for name in FIELDS if name in given}
 
 
 def tried(desk: Desk, node: NodeView, given: Mapping[str, str]) -> tuple[NodeChange | None, Difference | None, str]:

@@ -6,8 +6,9 @@ Rule: the newest comes first. A decision is shown with the explanation it had th
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
@@ -16,7 +17,7 @@ from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced,
 from stead.errors import Invalid
 from stead.operate.desk import Desk
 from stead.operate.views import explanation_json
-from stead.service.pages.frame import Frame, Gone
+from stead.service.pages.frame import Frame, Gone, first, may_compute, read_form
 from stead.service.pages.wording import last_number, listed
 
 EVENTS = 200
@@ -41,11 +42,10 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
             request, "events.html", section="events", events=found[::-1][:EVENTS], last=newest, about=about
         )
 
-    @pages.get("/ui/history")
-    def history(request: Request, ask: str = "", at: str = "", before: int = 0) -> HTMLResponse:
+    def show(request: Request, ask: str, at: str, asks: bool, before: int = 0) -> HTMLResponse:
         ask = ask.strip()[:512]
         problem, replayed = "", None
-        if ask or at:
+        if asks:
             try:
                 replayed = desk.replay(ask, moment_of(at))
             except Invalid as error:
@@ -70,6 +70,15 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
             entries=[entry for entry in entries if entry.number <= last][::-1],
             older=last - ENTRIES if last > ENTRIES else 0,
         )
+
+    @pages.get("/ui/history")
+    def history(request: Request, ask: str = "", at: str = "", before: int = 0) -> HTMLResponse:
+        return show(request, ask, at, bool(ask or at) and may_compute(request), before)
+
+    @pages.post("/ui/ask/history")
+    def replay(request: Request, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> HTMLResponse:
+        given = first(fields)
+        return show(request, given.get("ask", ""), given.get("at", ""), asks=True)
 
     @pages.get("/ui/{rest:path}")
     def nothing(rest: str) -> HTMLResponse:

@@ -24,12 +24,14 @@ from stead.operate.snapshot import Query
 from stead.operate.views import explanation_json
 from stead.operate.what_if import Difference
 from stead.sections import load_yaml
-from stead.service.pages.frame import Frame, read_form
+from stead.service.clients import WHILE_WANTED
+from stead.service.pages.frame import Frame, may_compute, read_form
 from stead.service.pages.work import titles_of
 
 ROWS_MAX = 50
 TEXT_MAX = 20_000
 NAMES_MAX = 300
+VALUES_MAX = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def add_trying(pages: APIRouter, frame: Frame) -> None:
             fresh=fresh,
             difference=difference,
             problem=problem,
-            notes={row.values["id"]: note for row in rows if row.kind == "suggested" if (note := noted(desk, row))},
+            notes=notes_of(desk, rows) if ask else {},
             titles=titles_in(desk, difference),
             nodes=[node.name or node.id for node in nodes],
             example=EXAMPLE,
@@ -118,9 +120,9 @@ def add_trying(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/what-if")
     def look(request: Request) -> Response:
         rows = rows_of(request.query_params.multi_items())
-        return show(request, rows, ask=bool(rows))
+        return show(request, rows, ask=bool(rows) and may_compute(request))
 
-    @pages.post("/ui/ask/what-if")
+    @pages.post("/ui/ask/what-if", dependencies=[WHILE_WANTED])
     def ask(request: Request, form: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
         what, _, which = dict(form).get("do", "try").partition(":")
         rows = rows_of(form)
@@ -134,8 +136,12 @@ def add_trying(pages: APIRouter, frame: Frame) -> None:
         return show(request, rows, ask=True)
 
 
+def notes_of(desk: Desk, rows: Sequence[Row]) -> dict[str, str]:
+    """Of each piece of work whose smallest change is asked for: that change, in words."""
+    return {row.values.get("id", ""): note for row in rows if row.kind == "suggested" if (note := noted(desk, row))}
+
+
 def noted(desk: Desk, row: Row) -> str:
-    """What the smallest change is, in words."""
     with suppress(Invalid):
         why = explanation_json(desk.why(row.values.get("id", "")))
         found = [why["change"], *(member["change"] for member in why["members"])]
@@ -215,7 +221,7 @@ def _written(row: Row, number: int) -> dict[str, Any]:
             return {"work": [_work(given, number)]}
         case "suggested":
             return {"changes": [{"suggested": given["id"]}]}
-    written = load_yaml(given["text"])
+    written = load_yaml(given["text"], VALUES_MAX)
     if not isinstance(written, dict):
         raise Invalid("must have the fields changes, work or groups, for example changes: [{drain: cpu-1}]")
     return written

@@ -139,14 +139,20 @@ def outcome(found: Difference) -> str:
         (total(found.moved), "would move", ""),
         (total(found.stranded), "would lose its place and wait", "would lose their places and wait"),
         (total(found.blocked), "would wait that could start now", ""),
+        (total(found.unplaced), "is new and would wait", "are new and would wait"),
         (total(found.refused), "would fail", ""),
         (sum(len(each.ids) for each in found.stays), "would run on but could not come back", ""),
     ]
     said = [(count, many if count > 1 and many else one) for count, one, many in parts if count]
     if not said:
-        return "Nothing would change for any work"
+        return "No work would be affected"
     first = f"{plural(said[0][0], 'piece')} of work {said[0][1]}"
     return "; ".join([first, *(f"{count:,} {verb}" for count, verb in said[1:])])
+
+
+def mood(found: Difference) -> str:
+    """Whether a difference is good news: bad, warn or good."""
+    return "bad" if found.harms else "warn" if found.unplaced else "good"
 
 
 def last_number(fetch: Callable[[int, int], Sequence[object]]) -> int:

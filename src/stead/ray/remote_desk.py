@@ -1,0 +1,92 @@
+"""The desk of a Ray cluster for every process but its controller: commands, the service, programs.
+
+Rule: questions are answered in the process that asks. The controller sends its snapshot, once for each that it makes,
+so a long question takes the asker's time and not the controller's. Changes, and what only the controller can look up,
+go to the controller.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from stead import solver
+from stead.engine.explain import Explanation
+from stead.errors import Invalid
+from stead.operate.audit import Author, Entry
+from stead.operate.changes import NodeChange
+from stead.operate.desk import Answering, Carried, Desk, Unanswered
+from stead.operate.history import Replayed
+from stead.operate.snapshot import Snapshot
+from stead.operate.views import Event
+from stead.operate.what_if import Difference, what_if
+from stead.ray.attach import NoController, connection
+
+
+class RemoteDesk(Answering):
+    def __init__(self) -> None:
+        self._fetching = threading.Lock()
+        self._name, self._snapshot = "", None  # type: str, Snapshot | None
+
+    def snapshot(self) -> Snapshot:
+        with self._fetching:
+            name, content = _ask("packed", self._name)
+            if self._snapshot is None or content:
+                self._name, self._snapshot = name, pickle.loads(content)
+                self._snapshot.engine.solver = solver.found()
+            return self._snapshot
+
+    def why(self, id: str) -> Explanation:
+        """The controller looks up in Ray's tables what the snapshot does not list, such as a task that waits."""
+        engine = self.snapshot().engine
+        try:
+            engine.item(id)
+        except Invalid:
+            found: Explanation = _ask("why", id)
+            return found
+        return engine.explain(id)
+
+    def blast(self, change: NodeChange) -> Difference:
+        change = _ask("resolved", change)
+        snapshot = self.snapshot()
+        return what_if(snapshot, change.facts(snapshot.find(change.node)))
+
+    def change(self, change: NodeChange, author: Author) -> Carried:
+        carried: Carried = _ask("change", change, author)
+        return carried
+
+    def undo(self, number: int, author: Author) -> Carried:
+        carried: Carried = _ask("undo", number, author)
+        return carried
+
+    def events(self, after: int, limit: int) -> Sequence[Event]:
+        found: Sequence[Event] = _ask("events", after, limit)
+        return found
+
+    def audit(self, after: int = 0, limit: int = 1000) -> Sequence[Entry]:
+        found: Sequence[Entry] = _ask("audit", after, limit)
+        return found
+
+    def verify(self) -> int:
+        return int(_ask("verify"))
+
+    def replay(self, ask: str = "", at: float | None = None) -> Replayed:
+        found: Replayed = _ask("replay", ask, at)
+        return found
+
+
+def _ask(what: str, *given: Any) -> Any:
+    try:
+        return connection().ask("desk", what, given)
+    except (NoController, ray.exceptions.RayError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise Unanswered(f"the controller of the cluster did not answer ({first}); try again") from None
+
+
+def remote_desk() -> Desk:
+    """The desk of the cluster that this process is attached to."""
+    return RemoteDesk()

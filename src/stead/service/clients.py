@@ -1,0 +1,35 @@
+"""Clients that leave: an answer that takes long is given up when its client has closed the connection.
+
+Rule: a route that may take long depends on `WHILE_WANTED`. Its work stops at the next `still_wanted` of the desk, and
+whatever else it does is not interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from stead.operate.leaving import stop_when
+
+
+async def _while_wanted(request: Request) -> AsyncIterator[None]:
+    left = threading.Event()
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+
+    watching = asyncio.create_task(watch())
+    stop_when(left.is_set)
+    try:
+        yield
+    finally:
+        watching.cancel()
+
+
+WHILE_WANTED = Depends(_while_wanted)
