@@ -43,7 +43,9 @@ because every process that is killed is started again, and that is what takes ti
 
 BETWEEN_S = 1.5
 STARTS_MAX = 3
-FINISH_S = 120.0
+FINISH_S, FINISHES_S = 120.0, 1800.0
+"""At the end something has to come to its end within the first, and everything within the second."""
+
 
 QUICK_TO_NOTICE = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -80,6 +82,8 @@ def run(seed: int, kills: int, say: Callable[[str], None] = lambda _: None) -> F
             drivers = [_driver(cluster, folder, f"d{number}", seed) for number in range(DRIVERS)]
             try:
                 _kill_at_random(cluster, Path(folder), rng, kills, found, say)
+                for driver in drivers:  # all of them end before any is waited for: they share the nodes
+                    _end(driver)
                 said = [_finished(driver) for driver in drivers]
             finally:
                 for driver in drivers:
@@ -99,8 +103,14 @@ def _driver(cluster: LocalCluster, folder: str, name: str, seed: int) -> subproc
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True)
 
 
+def _end(driver: subprocess.Popen[str]) -> None:
+    assert driver.stdin is not None
+    driver.stdin.write("end\n")
+    driver.stdin.flush()
+
+
 def _finished(driver: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = driver.communicate("end\n", timeout=FINISH_S * 3)
+    out, _ = driver.communicate(timeout=FINISHES_S)
     if driver.returncode:
         raise AssertionError(f"a driver of the chaos run ended with {driver.returncode}")
     # Ray itself may have something to say, before and after.

@@ -26,12 +26,10 @@ from stead.commands.output import (
 )
 from stead.commands.reach import addressed, reached
 from stead.commands.simulating import until
-from stead.commands.words import Moment, past_moment, whole_id
-from stead.errors import Invalid
+from stead.commands.words import Moment, past_moment
 
 if TYPE_CHECKING:
     from stead.journal import Journal
-    from stead.operate.desk import Desk
     from stead.operate.history import Replayed
 
 CLOCK_MIN = 1e8
@@ -82,7 +80,7 @@ def why(
                 for each in found:
                     click.echo(shortened(f"{each.id}: {_indented(str(each))}"))
             return 0
-        one = _explained(desk, str(id))
+        one = desk.why(str(id))
         if not structured(form, explanation_json(one)):
             click.echo(shortened(str(one)))
     return 0
@@ -99,23 +97,6 @@ def _of_scenario(id: str | None, spec: str | None, scenario: str, until: float |
 
     click.echo(why_text(run(load(scenario), until), id))
     return 0
-
-
-def _explained(desk: Desk, said: str) -> Any:
-    """The explanation of a piece of work of which somebody gave the id or the beginning of it."""
-    try:
-        return desk.why(said)
-    except Invalid:
-        whole = _whole(desk, said)
-        if whole is None:
-            raise
-        return desk.why(whole)
-
-
-def _whole(desk: Desk, said: str) -> str | None:
-    from stead.operate.snapshot import ALL
-
-    return whole_id(said, (view.id for page in (desk.work(ALL), desk.groups(ALL)) for view in page.items))
 
 
 def _indented(text: str) -> str:

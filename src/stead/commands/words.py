@@ -6,7 +6,7 @@ Rule: understood before anything is attached to, so that a slip costs nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -259,18 +259,3 @@ def short_id(id: str) -> str:
     """An id of work, as tables show it: the beginning of a long one, and what comes after it in a group."""
     begin, slash, rest = id.partition("/")
     return id if len(id) <= ID_MAX else f"{begin[:SHORT]}{slash}{rest}"
-
-
-def whole_id(said: str, known: Iterable[str]) -> str | None:
-    """The id that somebody means by its beginning, as tables show it; a group goes before its members."""
-    begin, slash, rest = said.partition("/")
-    if len(begin) < 6:
-        return None
-    found = {id for id in known if id.partition("/")[0].startswith(begin) and id.partition("/")[2].startswith(rest)}
-    if not slash:
-        found = {id for id in found if id.partition("/")[0] == id or id.partition("/")[0] not in found}
-    if said in found or len(found) == 1:
-        return said if said in found else found.pop()
-    if found:
-        raise Invalid(f"{said!r} is {len(found)} pieces of work: {', '.join(sorted(found)[:3])}; give more of the id")
-    return None

@@ -117,7 +117,8 @@ class Answering:
         return self.snapshot().groups(query)
 
     def why(self, id: str) -> Explanation:
-        return self.snapshot().engine.explain(id)
+        snapshot = self.snapshot()
+        return snapshot.engine.explain(snapshot.work_id(id))
 
     def why_spec(self, written: Any) -> Sequence[Explanation]:
         snapshot = self.snapshot()

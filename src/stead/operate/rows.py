@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from stead.asks import Ask, Group
 from stead.engine import Engine
+from stead.errors import Invalid
 from stead.labelling import Selector
 from stead.operate.filters import Condition, conditions
 from stead.operate.views import amounts, rules_of
@@ -66,6 +67,17 @@ class Rows:
             assert isinstance(item, Ask)
             found = self._asks[id] = item
         return found
+
+    def knows(self, id: str) -> bool:
+        try:
+            self._engine.item(id)
+        except Invalid:
+            return False
+        return True
+
+    def shape(self, id: str) -> int:
+        """Equal for work, or groups, that are interchangeable."""
+        return self._shapes.of(self._engine.item(id))
 
     def said(self, ask: Ask) -> Said:
         """What it asks for; one value for all work of a shape."""
@@ -142,6 +154,20 @@ class Rows:
         for id in self.running:
             found[placed[id]].append(id)
         return dict(found)
+
+    @cached_property
+    def called(self) -> Mapping[str, Sequence[str]]:
+        """Ids of the work and groups with a name, what waits first."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for id in (*self.all, *self.groups):
+            name = self.of(id).name
+            if name and name != id:
+                found[name].append(id)
+        return dict(found)
+
+    @cached_property
+    def sorted_ids(self) -> Sequence[str]:
+        return sorted({*self.all, *self.groups})
 
     @cached_property
     def by_label(self) -> Mapping[str, Mapping[str, Sequence[str]]]:

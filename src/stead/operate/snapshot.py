@@ -139,7 +139,7 @@ class Snapshot:
         nodes = self.by_id
         if said in nodes:
             return nodes[said]
-        found = [nodes[id] for id in self._beginning(said) or self._called.get(said, ())]
+        found = [nodes[id] for id in begin_so(self._sorted_ids, said) or self._called.get(said, ())]
         if len(found) == 1:
             return found[0]
         if found:
@@ -148,13 +148,6 @@ class Snapshot:
         names = self._names
         example = f"; a node is, for example, {min(names)!r}" if names else ""
         raise Absent(f"there is no node {_short(said)!r} in this cluster{did_you_mean(said, names) or example}")
-
-    def _beginning(self, said: str) -> Sequence[str]:
-        """The ids that begin so."""
-        if len(said) < ID_BEGINS:
-            return ()
-        ids = self._sorted_ids
-        return ids[bisect_left(ids, said) : bisect_left(ids, f"{said}\U0010ffff")]
 
     @cached_property
     def _sorted_ids(self) -> Sequence[str]:
@@ -309,8 +302,25 @@ class Snapshot:
             known.count,
         )
 
+    def work_id(self, said: str) -> str:
+        """The id of the work or group that somebody means: by its id, the beginning of it, or its name. Of several with
+        one name those count that wait; if they are all alike, any of them answers for the others. What is not known
+        here is returned as it was said."""
+        rows = self.rows
+        if rows.knows(said):
+            return said
+        found = rows.called.get(said) or begin_so(rows.sorted_ids, said)
+        found = [id for id in found if id not in rows.placed] or found
+        if not found:
+            return said
+        if len({rows.shape(id) for id in found}) > 1:
+            shown = [*found[:10], *(["..."] if len(found) > 10 else [])]
+            raise Conflict(f"{_short(said)!r} matches {len(found)} pieces of work: {', '.join(shown)}; give one id")
+        return found[0]
+
     def one(self, id: str) -> WorkView:
-        """One piece of work by its id."""
+        """One piece of work by its id or name."""
+        id = self.work_id(id)
         if isinstance(self.engine.item(id), Group):
             raise Invalid(f"{id!r} is a group; ask for one of its members, or for the groups")
         return self._work(id)
@@ -372,6 +382,19 @@ class Snapshot:
 def _page(rows: Sequence[Any], query: Query, view: Callable[[Any], T]) -> Page[T]:
     chosen = rows[query.offset : query.offset + query.limit]
     return Page(tuple(map(view, chosen)), len(rows), query.offset)
+
+
+def begin_so(ids: Sequence[str], said: str) -> list[str]:
+    """Those of some sorted ids that begin so. ``1a2b3c4d5e6f/0/1``, as tables show it, is a member of the group whose
+    id begins with the first part; without a slash a group goes before its members."""
+    begin, slash, rest = said.partition("/")
+    if len(begin) < ID_BEGINS:
+        return []
+    found = [(id, *id.partition("/")) for id in ids[bisect_left(ids, begin) : bisect_left(ids, f"{begin}\U0010ffff")]]
+    if slash:
+        return [id for id, _, _, after in found if after.startswith(rest)]
+    whole = {id for id, _, _, _ in found}
+    return [id for id, group, _, _ in found if group == id or group not in whole]
 
 
 def _short(text: str) -> str:

@@ -99,7 +99,7 @@ class Difference:
 def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
     """``{changes: [{taint: gpu-1, taints: team=blue}, {join: {capacity: {CPU: 8}}}], work: [...]}`` as facts."""
     file = Section(written, "", FIELDS)
-    reader = Reader(used=lambda id: id in snapshot.by_id or _is_known(snapshot.engine, id), most=QUESTION_MAX)
+    reader = Reader(used=lambda id: id in snapshot.by_id or snapshot.rows.knows(id), most=QUESTION_MAX)
     facts: list[Fact] = []
     for section in file.sections("changes", (*EVENT, SUGGESTED)):
         if SUGGESTED in section:
@@ -151,14 +151,6 @@ def _like(snapshot: Snapshot, node: Node, section: Section, reader: Reader) -> I
     taints = tuple(taint for taint in node.taints if (taint.key, taint.effect.value) not in lent)
     for id in reader.names(section):
         yield NodeJoined(Node(id, node.capacity, labels, taints, name=id))
-
-
-def _is_known(engine: Engine, id: str) -> bool:
-    try:
-        engine.item(id)
-    except Invalid:
-        return False
-    return True
 
 
 # -- trying them

@@ -25,7 +25,6 @@ from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.explain import Explanation
 from stead.engine.facts import AskEnded, AskRunning, AskSubmitted, Fact, GroupSubmitted
-from stead.errors import Invalid
 from stead.journal import Journal
 from stead.node import Node
 from stead.operate.audit import Audit, Author
@@ -99,7 +98,7 @@ class RayDesk(LocalDesk):
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
         with Journal.reading(self._folder / "journal.sqlite") as journal:
-            return replay_decision(journal, ask, at)
+            return replay_decision(journal, self.snapshot().work_id(ask), at)
 
     def blast(self, change: NodeChange) -> Difference:
         return super().blast(self._meant(change))
@@ -125,12 +124,9 @@ class RayDesk(LocalDesk):
 
     def why(self, id: str) -> Explanation:
         """Of what the snapshot does not list, say a task that waits by itself, Ray's tables may know more."""
-        engine = self.snapshot().engine
-        try:
-            engine.item(id)
-        except Invalid:
-            return self._controller.why_id(id)
-        return engine.explain(id)
+        snapshot = self.snapshot()
+        id = snapshot.work_id(id)
+        return snapshot.engine.explain(id) if snapshot.rows.knows(id) else self._controller.why_id(id)
 
     def snapshot(self) -> Snapshot:
         with self._looking:

@@ -16,7 +16,6 @@ import ray
 
 from stead import solver
 from stead.engine.explain import Explanation
-from stead.errors import Invalid
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange
 from stead.operate.desk import Answering, Carried, Desk, Unanswered
@@ -42,13 +41,12 @@ class RemoteDesk(Answering):
 
     def why(self, id: str) -> Explanation:
         """The controller looks up in Ray's tables what the snapshot does not list, such as a task that waits."""
-        engine = self.snapshot().engine
-        try:
-            engine.item(id)
-        except Invalid:
-            found: Explanation = _ask("why", id)
-            return found
-        return engine.explain(id)
+        snapshot = self.snapshot()
+        id = snapshot.work_id(id)
+        if snapshot.rows.knows(id):
+            return snapshot.engine.explain(id)
+        found: Explanation = _ask("why", id)
+        return found
 
     def blast(self, change: NodeChange) -> Difference:
         change = _ask("resolved", change)

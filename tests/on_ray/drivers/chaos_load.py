@@ -182,10 +182,12 @@ class Load:
                 self.ended_groups += 1
 
     def finish(self, seconds: float) -> dict[str, Any]:
-        """Wait for everything; then end it."""
-        end = time.monotonic() + seconds
+        """Wait for everything, for as long as something comes of it within so many seconds; then end it."""
+        end, ended = time.monotonic() + seconds, -1
         while (self.tasks or self.groups) and time.monotonic() < end:
             self.gather(0.5)
+            if ended != len(self.done) + self.ended_groups:
+                end, ended = time.monotonic() + seconds, len(self.done) + self.ended_groups
         where, silent = {}, []
         for name, actor in self.actors.items():
             try:
@@ -197,6 +199,7 @@ class Load:
                 silent.append(f"{name} ({actor._actor_id.hex()}): {type(error).__name__}; {why}")
         lost = [f"{name}: {_why(ref)}" for ref, name in self.tasks.items()]
         lost += [f"group {group.id.hex()}: {_why(group)}" for group, _ in self.groups]
+        lost += _room() if lost else []
         for actor in self.actors.values():
             ray.kill(actor)
         return {
@@ -207,6 +210,19 @@ class Load:
             "actors": where,
             "groups": self.ended_groups,
         }
+
+
+def _room() -> list[str]:
+    """What is free on each node, and what bundles it holds of groups that are gone."""
+    state = ray._private.state
+    free, groups = state.available_resources_per_node(), ray.util.placement_group_table()
+    live = {id for id, group in groups.items() if group["state"] != "REMOVED"}
+    found = []
+    for node, total in state.total_resources_per_node().items():
+        held = {name.rpartition("_")[2] for name in total if name.startswith("bundle_group_")}
+        left = free.get(node, {}).get("CPU", 0.0)
+        found.append(f"node {node}: {left} of {total.get('CPU', 0.0)} CPU is free; groups that are gone: {held - live}")
+    return found
 
 
 def _why(what: Any) -> str:

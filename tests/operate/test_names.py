@@ -1,0 +1,55 @@
+"""Work is found by its name, not only by its id."""
+
+from __future__ import annotations
+
+import pytest
+
+from stead.asks import Ask, Group
+from stead.engine import Engine
+from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
+from stead.node import Node
+from stead.operate.changes import Conflict
+from stead.operate.snapshot import Known, Snapshot
+
+LONG = "1ffa5a11158d68c1ffffffffffffffffffffffff01000000"
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    engine = Engine()
+    engine.apply(
+        NodeJoined(Node.of("n", {"CPU": 4})),
+        AskSubmitted(Ask.of(LONG, {"CPU": 1})),
+        AskSubmitted(Ask.of("t-1", {"CPU": 3})),
+        *(AskSubmitted(Ask.of(f"t-{number}", {"CPU": 3})) for number in (2, 3)),
+        AskSubmitted(Ask.of("a", {"CPU": 5})),
+        AskSubmitted(Ask.of("b", {"CPU": 6})),
+        GroupSubmitted(Group("g", ((Ask.of("g-1", {"CPU": 9}),),))),
+    )
+    engine.decide()
+    names = {LONG: "trainer", "t-1": "tune", "t-2": "tune", "t-3": "tune", "a": "odd", "b": "odd", "g": "gang"}
+    return Snapshot(engine, 0.0, {id: Known("task", name) for id, name in names.items()})
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (LONG, LONG),
+        ("trainer", LONG),
+        ("1ffa5a11158d", LONG),
+        ("gang", "g"),
+        ("tune", "t-2"),  # of those that are alike, the first that waits
+        ("nobody", "nobody"),
+    ],
+)
+def test_by_its_id_the_beginning_of_it_or_its_name(snapshot: Snapshot, said: str, meant: str) -> None:
+    assert snapshot.work_id(said) == meant
+
+
+def test_a_name_of_different_work_is_refused_with_the_ids(snapshot: Snapshot) -> None:
+    with pytest.raises(Conflict, match="'odd' matches 2 pieces of work: a, b; give one id"):
+        snapshot.work_id("odd")
+
+
+def test_one_piece_is_shown_by_its_name(snapshot: Snapshot) -> None:
+    assert snapshot.one("trainer").id == LONG
