@@ -197,6 +197,7 @@ groups:
 """
     with simulated(scenario) as desk, serving(desk) as served:
         tab = visit(served)
+        tab.sign_in()
         tab.expected = ("400", "404")
         said = evil.replace("\\", "")
         page = tab.open("/ui/")
