@@ -15,7 +15,7 @@ Run = Callable[..., tuple[int, str, str]]
 GPU = "0123456789ab"
 
 USAGE = [
-    (["taint"], "name one node, by --node-id, by --node-ip, or as in: nodes NODE (see 'stead taint --help')"),
+    (["taint"], "name nodes, or give a selector by -l, for example: -l zone=a (see 'stead taint --help')"),
     (["taint", "--node-id", "a", "--node-ip", "b", "--append", "k=v"], "name one node"),
     (["taint", "abcdef", "k=v:NoSchedule"], "'abcdef' stands where 'nodes' was expected"),
     (["taint", "nodes"], "name a node after 'nodes'"),
@@ -25,7 +25,7 @@ USAGE = [
     (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "0"], "Invalid value for '--for': '0' is no"),
     (["taint", "nodes", "abcdef", "k=v", "--effect", "never"], "Invalid value for '--effect': taint effect"),
     (["label", "nodes", "abcdef"], "name a label to set or to remove, for example disk=ssd or disk-"),
-    (["drain"], "Missing argument 'NODE'."),
+    (["drain"], "name nodes, or give a selector by -l, for example: -l zone=a (see 'stead drain --help')"),
     (["nodes", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range"),
     (["nodes", "--format", "xml"], "Invalid value for '--format'"),
     (["why"], "name one piece of work by its id, or give --spec FILE (see 'stead why --help')"),

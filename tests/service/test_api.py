@@ -34,7 +34,7 @@ WHOLE = {
     "for": "2h",
     "owner": "ann",
 }
-CARRIED = schemas.Carried | schemas.Tried
+CARRIED = schemas.Carried | schemas.CarriedOnMany | schemas.Tried
 
 GOLDEN: list[tuple[str, str, str, Any, Any]] = [  # file, method, path, body, type
     ("status", "GET", "/status", None, schemas.Status),
@@ -57,6 +57,7 @@ GOLDEN: list[tuple[str, str, str, Any, Any]] = [  # file, method, path, body, ty
     ("events", "GET", "/events?after=10&limit=5", None, schemas.Events),
     ("replay", "GET", "/replay?ask=web-1", None, schemas.Replayed),
     ("patch", "PATCH", f"/nodes/{LONG}", WHOLE, CARRIED),
+    ("patch-many", "PATCH", "/nodes", {"selector": "zone in [a]", "labels": {"rack": "7"}}, CARRIED),
     ("patch-dry-run", "PATCH", "/nodes/cpu-1", {"draining": True, "evict": True, "dry_run": True}, CARRIED),
     ("taint", "POST", "/nodes/taints/cpu-1?for=1h&owner=ann", {"gpu_node": "true"}, CARRIED),
     ("untaint", "DELETE", f"/nodes/taints/{LONG}", {"gpu_node": "true"}, CARRIED),

@@ -51,7 +51,7 @@ def _table(entries: Sequence[Entry]) -> str:
     rows = [("NUMBER", "AT", "WHO", "FROM", "VIA", "NODE", "ACTION", "CHANGES")]
     for each in entries:
         who = (each.author, each.origin or "-", each.via)
-        rows.append((str(each.number), moment(each.at), *who, _short(each.node), each.action, each.changes))
+        rows.append((str(each.number), moment(each.at), *who, _short(each.title), each.action, each.changes))
     return columns(rows)
 
 
@@ -75,7 +75,8 @@ def undo(number: int, form: str, address: str | None) -> int:
     with reached("undo", address) as desk:
         carried = desk.undo(number, author())
     if not structured(form, carried_json(carried)):
-        click.echo(f"node {_short(carried.node.id)}: {number} is undone: {carried.entry.changes}")
+        for view in carried.nodes:
+            click.echo(f"node {_short(view.id)}: {number} is undone: {carried.entry.changes}")
         for line in unconfirmed_text(carried):
             click.echo(line)
     return 0

@@ -1,7 +1,8 @@
 """`stead nodes`, `taint`, `label`, `drain`, `uncordon`.
 
-Rule: everything is checked on every node before the first one is changed; then one sentence for each node says what now
-holds there. With --dry-run the same is tried, and what it would do to work is shown instead.
+Rule: a change of several nodes is one change: checked on all of them before the first is changed, with one entry of the
+audit and one undo. One sentence for each node says what now holds there. With --dry-run the same is tried, and what it
+would do to work is shown instead.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from stead.commands.words import (
     rate,
     taint_changes,
     taints_set,
-    target_of,
+    targets,
+    targets_of,
 )
 from stead.errors import Invalid, printable
 from stead.labelling import Labels
@@ -66,12 +68,18 @@ def _on_a_node(command: Command) -> Command:
         ),
         click.option("--node-ip", metavar="IP", help="The node, by its address."),
         click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several."),
+        _selector,
         _dry_run,
         addressed,
     ]
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _selector(command: Command) -> Command:
+    said = "All nodes with these labels: 'zone in [a, b] and not spot'."
+    return click.option("--selector", "-l", metavar="SELECTOR", help=said)(command)
 
 
 def _dry_run(command: Command) -> Command:
@@ -94,7 +102,7 @@ class Told:
 
 
 @click.command(cls=Kubectl, short_help="Set and remove taints of a running node.")
-@click.argument("words", nargs=-1, metavar="[nodes NODE TAINT...]", shell_complete=node_words)
+@click.argument("words", nargs=-1, metavar="[nodes NODE... TAINT...]", shell_complete=node_words)
 @click.option("--append", multiple=True, metavar="TAINTS", help="Set these taints; those of the same key are replaced.")
 @click.option("--apend", multiple=True, hidden=True)
 @click.option(
@@ -121,6 +129,7 @@ def taint(
     node_id: str | None,
     node_ip: str | None,
     everyone: bool,
+    selector: str | None,
     dry_run: bool,
     form: str,
     address: str | None,
@@ -137,16 +146,16 @@ def taint(
     """
     from stead.operate.changes import NodeChange, Removal
 
-    target = target_of(words, node_id, node_ip, everyone)
-    changes = taint_changes(words[2:], (*append, *apend), remove, effect)
+    targets, rest = targets_of(words, node_id, node_ip, everyone, selector, bool(append or apend or remove))
+    changes = taint_changes(rest, (*append, *apend), remove, effect)
     wanted, removals = taints_set(changes), [change for change in changes if change.removes]
     if not changes:
         raise click.UsageError("name a taint to set or to remove, for example gpu_node=true:NoSchedule or gpu_node-")
     if not wanted and (for_s is not None or until_job or owner):
         raise click.UsageError("--for, --until-job and --owner are for taints that are set, and none is")
-    kubectl = len(words) > 2
+    kubectl = bool(rest)
     with reached("taint", address) as desk:
-        views = target.on(desk)
+        views = targets.on(desk)
         for view in views:
             _check_taints(view, wanted, removals, may_change=overwrite or not kubectl)
         gone = {view.id: [each for each in view.taints if any(c.matches(each) for c in removals)] for view in views}
@@ -154,7 +163,7 @@ def taint(
             NodeChange(
                 view.id,
                 tuple(wanted),
-                tuple(Removal(each.key, each.value, each.effect) for each in gone[view.id]),
+                tuple(Removal(each.key, each.value, each.effect) for each in removals),
                 for_s=for_s,
                 until_job=until_job,
                 owner=owner,
@@ -171,7 +180,7 @@ def taint(
             )
             return Told(sentence, word if kubectl else "", ends)
 
-        return _carry_out(desk, made, views, target.said, told, dry_run, form)
+        return _carry_out(desk, made, views, targets.said, told, dry_run, form)
 
 
 def _check_taints(view: NodeView, wanted: Sequence[Taint], removals: Sequence[TaintChange], may_change: bool) -> None:
@@ -187,7 +196,7 @@ def _check_taints(view: NodeView, wanted: Sequence[Taint], removals: Sequence[Ta
 
 
 @click.command(cls=Kubectl, short_help="Set and remove labels of a running node.")
-@click.argument("words", nargs=-1, metavar="[nodes NODE LABEL...]", shell_complete=node_words)
+@click.argument("words", nargs=-1, metavar="[nodes NODE... LABEL...]", shell_complete=node_words)
 @click.option("--append", multiple=True, metavar="LABELS", help="Set these labels; those of the same key are replaced.")
 @click.option("--apend", multiple=True, hidden=True)
 @click.option("--remove", "--delete", multiple=True, metavar="KEYS", help="Remove these; of a JSON map, if equal.")
@@ -202,6 +211,7 @@ def label(
     node_id: str | None,
     node_ip: str | None,
     everyone: bool,
+    selector: str | None,
     dry_run: bool,
     form: str,
     address: str | None,
@@ -215,13 +225,13 @@ def label(
     """
     from stead.operate.changes import NodeChange
 
-    target = target_of(words, node_id, node_ip, everyone)
-    changes = label_changes(words[2:], (*append, *apend), remove)
+    targets, rest = targets_of(words, node_id, node_ip, everyone, selector, bool(append or apend or remove))
+    changes = label_changes(rest, (*append, *apend), remove)
     if not changes.labels and not changes.remove:
         raise click.UsageError("name a label to set or to remove, for example disk=ssd or disk-")
-    kubectl = len(words) > 2
+    kubectl = bool(rest)
     with reached("label", address) as desk:
-        views = target.on(desk)
+        views = targets.on(desk)
         for view in views:
             _check_labels(view, changes, may_change=overwrite or not kubectl)
         made = [
@@ -241,7 +251,7 @@ def label(
             word = ("unlabeled" if changes.remove else "not labeled") if has_all else "labeled"
             return Told(sentence, word if kubectl else "")
 
-        return _carry_out(desk, made, views, target.said, told, dry_run, form)
+        return _carry_out(desk, made, views, targets.said, told, dry_run, form)
 
 
 def _check_labels(view: NodeView, changes: LabelChanges, may_change: bool) -> None:
@@ -257,30 +267,34 @@ def _check_labels(view: NodeView, changes: LabelChanges, may_change: bool) -> No
 
 
 @click.command(cls=Kubectl, short_help="Let a node take no new work.")
-@click.argument("node", shell_complete=node_ids)
+@click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=node_ids)
 @click.option("--evict", is_flag=True, help="Move what runs there to other nodes; it is pending until one has room.")
 @click.option("--rate", metavar="RATE", callback=rate, help="Evict no more work than this: 10/s, 30/m.")
 @click.option("--wait", is_flag=True, help="Return when the node is empty.")
 @click.option("--timeout", metavar="TIME", callback=duration, help="Stop waiting after this time: 90s, 10m, 2h.")
 @click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several.")
+@_selector
 @_dry_run
 @addressed
 def drain(
-    node: str,
+    names: tuple[str, ...],
     evict: bool,
     rate: float,
     wait: bool,
     timeout: float | None,
     everyone: bool,
+    selector: str | None,
     dry_run: bool,
     form: str,
     address: str | None,
 ) -> int:
-    """Let NODE (an id, the beginning of one, an address or a name) take no new work, until `stead uncordon`.
+    """Let every NODE (an id, the beginning of one, an address or a name) take no new work, until `stead uncordon`.
 
     \b
     Examples:
       stead drain 1a2b3c4d5e6f
+      stead drain gpu-1 gpu-2
+      stead drain -l zone=a --dry-run
       stead drain 1a2b3c4d5e6f --evict --dry-run
       stead drain 1a2b3c4d5e6f --evict --rate 10/s --wait --timeout 10m
     """
@@ -290,12 +304,13 @@ def drain(
         raise click.UsageError("--rate limits evictions; give --evict too")
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits the wait; give --wait too")
+    named = targets([Target(said, everyone=everyone) for said in names], selector)
     with reached("drain", address) as desk:
-        views = Target(node, everyone=everyone).on(desk)
+        views = named.on(desk)
         made = [NodeChange(view.id, draining=True, evict=evict, rate=rate) for view in views]
         told = Told("takes no new work" + (", and what runs there is evicted" if evict else ""))
         waited = Waiting(timeout) if wait and not dry_run else None
-        return _carry_out(desk, made, views, node, lambda _: told, dry_run, form, waited)
+        return _carry_out(desk, made, views, named.said, lambda _: told, dry_run, form, waited)
 
 
 @dataclass(frozen=True)
@@ -319,23 +334,28 @@ class Waiting:
 
 
 @click.command(cls=Kubectl, short_help="Let a drained node take work again.")
-@click.argument("node", shell_complete=node_ids)
+@click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=node_ids)
 @click.option("--all", "everyone", is_flag=True, help="All nodes at that address, where there are several.")
+@_selector
 @_dry_run
 @addressed
-def uncordon(node: str, everyone: bool, dry_run: bool, form: str, address: str | None) -> int:
-    """Let NODE (an id, the beginning of one, an address or a name) take work again.
+def uncordon(
+    names: tuple[str, ...], everyone: bool, selector: str | None, dry_run: bool, form: str, address: str | None
+) -> int:
+    """Let every NODE (an id, the beginning of one, an address or a name) take work again.
 
     \b
-    Example:
+    Examples:
       stead uncordon 1a2b3c4d5e6f
+      stead uncordon -l zone=a
     """
     from stead.operate.changes import NodeChange
 
+    named = targets([Target(said, everyone=everyone) for said in names], selector)
     with reached("uncordon", address) as desk:
-        views = Target(node, everyone=everyone).on(desk)
+        views = named.on(desk)
         made = [NodeChange(view.id, draining=False) for view in views]
-        return _carry_out(desk, made, views, node, lambda _: Told("takes work again"), dry_run, form)
+        return _carry_out(desk, made, views, named.said, lambda _: Told("takes work again"), dry_run, form)
 
 
 @click.command(short_help="List the nodes: labels, taints, what is free.")
@@ -397,25 +417,22 @@ def _carry_out(
     from stead.operate.desk import carried_json
     from stead.operate.what_if import difference_json
 
-    results: list[dict[str, Any]] = []
-    for view, change in zip(views, changes, strict=True):
-        name = said if len(views) == 1 else view.title
-        lines = [told(view).of(name, view, dry_run)]
-        if dry_run:
-            found = desk.blast(change)
-            results.append({"node": view.id, "dry_run": True, "difference": difference_json(found)})
-            lines.append(blast_text(found, {each.id: each.title for each in all_nodes(desk)}))
-        else:
-            carried = desk.change(change, author())
-            results.append(carried_json(carried))
-            lines += unconfirmed_text(carried)
-        if not for_scripts(form):
-            click.echo(printable("\n".join(lines), keep="\n"))
+    lines = [told(view).of(said if len(views) == 1 and said else view.title, view, dry_run) for view in views]
+    if dry_run:
+        found = desk.blast(*changes)
+        nodes = {"node": views[0].id} if len(views) == 1 else {"nodes": [view.id for view in views]}
+        result = {**nodes, "dry_run": True, "difference": difference_json(found)}
+        lines.append(blast_text(found, {each.id: each.title for each in all_nodes(desk)}))
+    else:
+        carried = desk.change(changes, author())
+        result = carried_json(carried)
+        lines += unconfirmed_text(carried)
+    if not for_scripts(form):
+        click.echo(printable("\n".join(lines), keep="\n"))
     left = waiting.for_all(desk, views, form) if waiting is not None else {}
-    results = [
-        {**result, "left": left[view.id]} if left else result for view, result in zip(views, results, strict=True)
-    ]
-    structured(form, results)
+    if left:
+        result["left"] = left[views[0].id] if len(views) == 1 else left
+    structured(form, [result])
     return 1 if any(left.values()) else 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,7 @@ from stead.labelling import check_key
 from stead.taints import Effect, Taint
 
 if TYPE_CHECKING:
+    from stead.labelling import Selector
     from stead.operate.desk import Desk
     from stead.operate.views import NodeView
 
@@ -77,30 +79,80 @@ class Target:
         return self.said == view.id or (len(self.said) >= 6 and view.id.startswith(self.said))
 
 
-def all_nodes(desk: Desk) -> list[NodeView]:
-    """Every node, page by page."""
+@dataclass(frozen=True)
+class Targets:
+    """All nodes that a command names: one after the other, or by a selector."""
+
+    each: tuple[Target, ...]
+    selector: str | None = None
+
+    @property
+    def said(self) -> str:
+        """The node as it was named, where it is one."""
+        return self.each[0].said if self.each else ""
+
+    def on(self, desk: Desk) -> list[NodeView]:
+        if self.selector is None:
+            return list({view.id: view for target in self.each for view in target.on(desk)}.values())
+        from stead.selectors import parse_selector
+
+        chosen = parse_selector(self.selector)
+        found = all_nodes(desk, chosen)
+        if not found:
+            raise Invalid(f"no node has {chosen}; `stead nodes` lists them with their labels")
+        return found
+
+
+def all_nodes(desk: Desk, selector: Selector | None = None) -> list[NodeView]:
+    """Every node, or all that a selector matches, page by page."""
     from stead.operate.snapshot import PAGE_MAX, Query
 
-    page = desk.nodes(Query(limit=PAGE_MAX))
+    page = desk.nodes(Query(selector=selector, limit=PAGE_MAX))
     found = list(page.items)
     while page.items and len(found) < page.total:
-        page = desk.nodes(Query(offset=len(found), limit=PAGE_MAX))
+        page = desk.nodes(Query(selector=selector, offset=len(found), limit=PAGE_MAX))
         found += page.items
     return found
 
 
-def target_of(words: Sequence[str], node_id: str | None, node_ip: str | None, everyone: bool) -> Target:
-    """The node of the seeds' form (``--node-id X``) or of kubectl's (``nodes X ...``)."""
-    given = [(said, by) for said, by in ((node_id, "node_id"), (node_ip, "node_ip")) if said is not None]
+def targets_of(
+    words: Sequence[str],
+    node_id: str | None,
+    node_ip: str | None,
+    everyone: bool,
+    selector: str | None,
+    is_said: bool,
+) -> tuple[Targets, Sequence[str]]:
+    """The nodes of both forms (``--node-id X`` and kubectl's ``nodes X Y ...``) or of ``-l SELECTOR``; and the words
+    after them, which say what is to change. `is_said`: options say it, so there may be no such words."""
+    given = [
+        Target(said, by, everyone) for said, by in ((node_id, "node_id"), (node_ip, "node_ip")) if said is not None
+    ]
     if words and words[0] not in _NODES:
         raise click.UsageError(f"{words[0]!r} stands where 'nodes' was expected, as in: nodes NODE {words[-1]}")
-    if words and len(words) == 1:
-        raise click.UsageError("name a node after 'nodes'; `stead nodes` lists them")
-    if words:
-        given.append((words[1], ""))
-    if len(given) != 1:
-        raise click.UsageError("name one node, by --node-id, by --node-ip, or as in: nodes NODE")
-    return Target(*given[0], everyone)
+    rest = words[1:]
+    if words and selector is None:
+        if not rest:
+            raise click.UsageError("name a node after 'nodes'; `stead nodes` lists them")
+        named = [rest[0], *takewhile(_is_node, rest[1:])]
+        if len(named) == len(rest) > 1 and not is_said:
+            named.pop()  # what cannot be read as a taint or label is to be told, not looked for as a node
+        rest = rest[len(named) :]
+        given += [Target(said, "", everyone) for said in named]
+    return targets(given, selector), rest
+
+
+def targets(given: Sequence[Target], selector: str | None) -> Targets:
+    if bool(given) == (selector is not None):
+        raise click.UsageError("name nodes, or give a selector by -l, for example: -l zone=a")
+    if len(given) > 1 and any(target.by for target in given):
+        raise click.UsageError("name one node by --node-id or --node-ip, or several as in: nodes NODE NODE")
+    return Targets(tuple(given), selector)
+
+
+def _is_node(word: str) -> bool:
+    """Whether a word of kubectl's form names a node: taints and labels have a sign in them."""
+    return not ("=" in word or ":" in word or word.endswith("-"))
 
 
 def taint_changes(

@@ -23,7 +23,7 @@ from stead.engine.explain import Explanation
 from stead.errors import Invalid
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange, change_json
-from stead.operate.desk import Carried, Unanswered
+from stead.operate.desk import Carried, Changes, Unanswered, listed
 from stead.operate.history import Replayed
 from stead.operate.known_fields import known, picked
 from stead.operate.lint import Finding
@@ -112,13 +112,15 @@ class HttpDesk:
 
     # -- changing
 
-    def blast(self, change: NodeChange) -> Difference:
-        tried = self._send("PATCH", f"/nodes/{_quoted(change.node)}", {**change_json(change), "dry_run": True})
+    def blast(self, *changes: NodeChange) -> Difference:
+        path, body = _asked(changes)
+        tried = self._send("PATCH", path, {**body, "dry_run": True})
         return self._read(lambda found: difference_of(found["difference"]), tried)
 
-    def change(self, change: NodeChange, author: Author) -> Carried:
+    def change(self, changes: Changes, author: Author) -> Carried:
         """The service writes down whose token it was; of the author it is told nothing."""
-        return self._read(carried, self._send("PATCH", f"/nodes/{_quoted(change.node)}", change_json(change)))
+        path, body = _asked(listed(changes))
+        return self._read(carried, self._send("PATCH", path, body))
 
     def undo(self, number: int, author: Author) -> Carried:
         return self._read(carried, self._send("POST", f"/audit/{number}/undo", None))
@@ -203,6 +205,16 @@ def _without_tls(address: str, error: ssl.SSLError) -> str:
     return f"the service at {address} does not answer over TLS ({error.reason}); does it serve http:// only?"
 
 
+def _asked(changes: Sequence[NodeChange]) -> tuple[str, dict[str, Any]]:
+    """Path and body of a change: of one node, or the same of several."""
+    bodies = [change_json(change) for change in changes]
+    if len(changes) == 1:
+        return f"/nodes/{_quoted(changes[0].node)}", bodies[0]
+    if any(body != bodies[0] for body in bodies):
+        raise Invalid("a service makes the same change on several nodes; make different ones one after the other")
+    return "/nodes", {**bodies[0], "nodes": [change.node for change in changes]}
+
+
 def _quoted(text: str) -> str:
     return urllib.parse.quote(text, safe="")
 
@@ -261,7 +273,8 @@ def entry_of(found: Mapping[str, Any]) -> Entry:
 
 
 def carried(found: Mapping[str, Any]) -> Carried:
-    return Carried(node_of(found["node"]), entry_of(found["audit"]), tuple(found.get("unconfirmed", ())))
+    nodes = [found["node"]] if "node" in found else found["nodes"]
+    return Carried(tuple(map(node_of, nodes)), entry_of(found["audit"]), tuple(found.get("unconfirmed", ())))
 
 
 def difference_of(found: Mapping[str, Any]) -> Difference:

@@ -70,7 +70,8 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change of a node. `before` and `after` are the node's labels, taints and whether it drains."""
+    """One change of a node, or of several at once. `before` and `after` are the node's labels, taints and whether it
+    drains; of several nodes, whose `node` is "", they are `{"nodes": {id: ...}}`."""
 
     number: int
     at: float
@@ -99,16 +100,33 @@ class Entry:
         return f"{self.who} (self-declared)" if self.self_declared else self.who
 
     @property
+    def states(self) -> Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """By node, how it was before and after."""
+        if self.node:
+            return {self.node: (self.before, self.after)}
+        return {node: (state, self.after["nodes"][node]) for node, state in self.before["nodes"].items()}
+
+    @property
+    def title(self) -> str:
+        """The id of its node, or how many nodes it changed."""
+        return self.node or f"{len(self.states)} nodes"
+
+    @property
     def changes(self) -> str:
         """``+team=blue:no-schedule -old`` in words that fit a line."""
-        said = []
-        for what in ("taints", "labels"):
-            before, after = self.before.get(what, {}), self.after.get(what, {})
-            said += [f"+{_pair(key, after[key])}" for key in after if after[key] != before.get(key)]
-            said += [f"-{_pair(key, before[key])}" for key in before if key not in after]
-        if self.before.get("draining") != self.after.get("draining"):
-            said.append("draining" if self.after.get("draining") else "takes work again")
-        return " ".join(said) or "nothing"
+        said = dict.fromkeys(_difference(before, after) for before, after in self.states.values())
+        return "; ".join(said)
+
+
+def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    said = []
+    for what in ("taints", "labels"):
+        old, new = before.get(what, {}), after.get(what, {})
+        said += [f"+{_pair(key, new[key])}" for key in new if new[key] != old.get(key)]
+        said += [f"-{_pair(key, old[key])}" for key in old if key not in new]
+    if before.get("draining") != after.get("draining"):
+        said.append("draining" if after.get("draining") else "takes work again")
+    return " ".join(said) or "nothing"
 
 
 def _pair(key: str, value: Any) -> str:

@@ -170,10 +170,23 @@ def state_of(node: Node, ends: Iterable[TaintEnd] = ()) -> dict[str, Any]:
     return {"labels": dict(node.labels), "taints": taints, "draining": node.draining}
 
 
-def inverse(entry: Entry, node: Node, now: float) -> list[NodeChange]:
-    """What takes an entry of the audit back. Refused when the node was changed since, in what the entry changed."""
+def inverse(entry: Entry, nodes: Mapping[str, Node], now: float) -> list[NodeChange]:
+    """What takes an entry of the audit back. Refused when a node is gone, or was changed since in what the entry
+    changed."""
+    found: list[NodeChange] = []
+    for id, (before, after) in entry.states.items():
+        if id not in nodes:
+            raise Conflict(f"entry {entry.number} cannot be undone: node {id} is gone")
+        found += _inverse(entry, nodes[id], before, after, now)
+    if not found:
+        raise Conflict(f"entry {entry.number} changed nothing, so there is nothing to undo")
+    return found
+
+
+def _inverse(
+    entry: Entry, node: Node, before: Mapping[str, Any], after: Mapping[str, Any], now: float
+) -> list[NodeChange]:
     state = state_of(node)
-    before, after = entry.before, entry.after
     for what in ("taints", "labels"):
         for key in before[what].keys() | after[what].keys():
             if _plain(before[what].get(key)) == _plain(after[what].get(key)):
@@ -200,8 +213,6 @@ def inverse(entry: Entry, node: Node, now: float) -> list[NodeChange]:
         found.append(NodeChange(node.id, labels=Labels(labels), unlabels=unlabels))
     if before["draining"] != after["draining"] and node.draining == after["draining"]:
         found.append(NodeChange(node.id, draining=before["draining"]))
-    if not found:
-        raise Conflict(f"entry {entry.number} changed nothing, so there is nothing to undo")
     return found
 
 

@@ -10,17 +10,17 @@ import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
+from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined
 from stead.errors import Invalid, Unwritable
 from stead.node import Node
 from stead.operate.audit import Audit, Author, Entry, entry_json
-from stead.operate.changes import Conflict, NodeChange, inverse, state_of
+from stead.operate.changes import NodeChange, inverse, state_of
 from stead.operate.history import Replayed
 from stead.operate.leaving import still_wanted
 from stead.operate.lint import Finding, lint
@@ -28,23 +28,42 @@ from stead.operate.snapshot import Query, Snapshot
 from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView, node_json
 from stead.operate.what_if import Difference, read_changes, what_if
 
+NODES_MAX = 10_000
+"""How many nodes one change may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A change that was carried out: the node as it is now, what the audit says of it, and the ids of nodes that have
-    not confirmed it, because they do not answer. The cluster goes on asking them."""
+    """A change that was carried out: the nodes as they are now, what the audit says of it, and the ids of nodes that
+    have not confirmed it, because they do not answer. The cluster goes on asking them."""
 
-    node: NodeView
+    nodes: tuple[NodeView, ...]
     entry: Entry
     unconfirmed: tuple[str, ...] = ()
 
+    @property
+    def node(self) -> NodeView:
+        return self.nodes[0]
+
 
 def carried_json(carried: Carried) -> dict[str, Any]:
-    return {
-        "node": node_json(carried.node),
-        "audit": entry_json(carried.entry),
-        "unconfirmed": list(carried.unconfirmed),
-    }
+    """Of one node it is `node`, of several `nodes`."""
+    views = [node_json(view) for view in carried.nodes]
+    said: dict[str, Any] = {"node": views[0]} if len(views) == 1 else {"nodes": views}
+    return {**said, "audit": entry_json(carried.entry), "unconfirmed": list(carried.unconfirmed)}
+
+
+Changes = NodeChange | Sequence[NodeChange]
+
+
+def listed(changes: Changes) -> list[NodeChange]:
+    """One change or several, as a list; several changes of nothing are refused."""
+    found = [changes] if isinstance(changes, NodeChange) else list(changes)
+    if not found:
+        raise Invalid("no node is to be changed; name one, or a selector that some node has")
+    if len(found) > NODES_MAX:
+        raise Invalid(f"a change may have at most {NODES_MAX:,} nodes, not {len(found):,}; narrow the selector")
+    return found
 
 
 class Unanswered(Invalid):
@@ -68,13 +87,15 @@ class Desk(Protocol):
         """Why each piece of work of a spec would wait, or where it would go; nothing is submitted."""
 
     def what_if(self, written: Any) -> Difference: ...
-    def blast(self, change: NodeChange) -> Difference:
-        """What a change of a node would do; nothing is changed."""
+    def blast(self, *changes: NodeChange) -> Difference:
+        """What changes of nodes, made together, would do; nothing is changed."""
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
         """What can never match, of a spec or of all that waits."""
 
-    def change(self, change: NodeChange, author: Author) -> Carried: ...
+    def change(self, changes: Changes, author: Author) -> Carried:
+        """Change one node, or several as one change: checked on all of them before the first is changed."""
+
     def undo(self, number: int, author: Author) -> Carried: ...
     def audit(self, after: int, limit: int) -> Sequence[Entry]: ...
     def verify(self) -> int:
@@ -132,11 +153,14 @@ class Answering:
         snapshot = self.snapshot()
         return what_if(snapshot, read_changes(written, snapshot))
 
-    def blast(self, change: NodeChange) -> Difference:
+    def blast(self, *changes: NodeChange) -> Difference:
         snapshot = self.snapshot()
-        node = snapshot.find(change.node)
-        self.check(change, node)
-        return what_if(snapshot, change.facts(node))
+        found: list[Fact] = []
+        for change in changes:
+            node = snapshot.find(change.node)
+            self.check(change, node)
+            found += change.facts(node)
+        return what_if(snapshot, found)
 
     def lint(self, written: Any | None = None) -> Sequence[Finding]:
         snapshot = self.snapshot()
@@ -168,8 +192,8 @@ class LocalDesk(Answering):
     # -- what a cluster gives
 
     @abstractmethod
-    def carry_out(self, change: NodeChange) -> Sequence[str]:
-        """Do it; it holds when this returns, but for nodes that do not answer: returns their ids."""
+    def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
+        """Do it, all at once; it holds when this returns, but for nodes that do not answer: returns their ids."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -185,38 +209,39 @@ class LocalDesk(Answering):
 
     # -- changing
 
-    def change(self, change: NodeChange, author: Author) -> Carried:
+    def change(self, changes: Changes, author: Author) -> Carried:
         with self._changing:
-            return self._change([change], author, change.action)
+            wanted = listed(changes)
+            actions = {change.action for change in wanted}
+            return self._change(wanted, author, actions.pop() if len(actions) == 1 else "change")
 
     def undo(self, number: int, author: Author) -> Carried:
         with self._changing:
             entry = self._audit.entry(number)
-            nodes = self.snapshot().by_id
-            if entry.node not in nodes:
-                raise Conflict(f"entry {number} cannot be undone: node {entry.node} is gone")
-            return self._change(inverse(entry, nodes[entry.node], self.now()), author, f"undo {number}")
+            return self._change(inverse(entry, self.snapshot().by_id, self.now()), author, f"undo {number}")
 
     def _change(self, changes: Sequence[NodeChange], author: Author, action: str) -> Carried:
         """Written down first: an entry too many, if this process dies now, is better than a change by nobody."""
         snapshot = self.snapshot()
-        node = snapshot.find(changes[0].node)
+        changes = [replace(change, node=snapshot.find(change.node).id) for change in changes]
+        nodes = {change.node: snapshot.by_id[change.node] for change in changes}
         for each in changes:
-            self.check(each, node)
+            self.check(each, nodes[each.node])
         ends = [*self.ends()]
-        before = state_of(node, ends)
-        after = state_of(_after(node, changes), [*ends, *self._new_ends(changes)])
-        entry = self._audit.add(self.now(), author, action, node.id, before, after)
-        unconfirmed: set[str] = set()
+        new_ends = [*ends, *self._new_ends(changes)]
+        before = {id: state_of(node, ends) for id, node in nodes.items()}
+        after = {id: state_of(_after(node, changes), new_ends) for id, node in nodes.items()}
+        entry = self._audit.add(self.now(), author, action, *_written(before, after))
         try:
-            for change in changes:
-                unconfirmed.update(self.carry_out(change))
+            unconfirmed = self.carry_out(changes)
         except Exception:
-            left = self.snapshot().by_id.get(node.id, node)  # perhaps half of it was done
+            left = self.snapshot().by_id  # perhaps half of it was done
+            states = {id: state_of(left.get(id, node), self.ends()) for id, node in nodes.items()}
             with suppress(Unwritable):  # why it failed is to be told, not that it cannot be written down
-                self._audit.add(self.now(), author, f"{action} failed", node.id, before, state_of(left, self.ends()))
+                self._audit.add(self.now(), author, f"{action} failed", *_written(before, states))
             raise
-        return Carried(self.snapshot().node(node.id), entry, tuple(sorted(unconfirmed)))
+        made = self.snapshot()
+        return Carried(tuple(made.node(id) for id in nodes), entry, tuple(sorted(unconfirmed)))
 
     def _new_ends(self, changes: Sequence[NodeChange]) -> Iterable[TaintEnd]:
         now = self.now()
@@ -237,5 +262,17 @@ def _after(node: Node, changes: Sequence[NodeChange]) -> Node:
     alone = Engine()
     alone.apply(NodeJoined(node))
     for change in changes:
-        alone.apply(*change.facts(node))
+        if change.node == node.id:
+            alone.apply(*change.facts(node))
     return alone.nodes[node.id]
+
+
+State = Mapping[str, Any]
+
+
+def _written(before: Mapping[str, State], after: Mapping[str, State]) -> tuple[str, State, State]:
+    """The node and its states before and after, as an entry of the audit has them; of several nodes as one."""
+    if len(before) == 1:
+        (node,) = before
+        return node, before[node], after[node]
+    return "", {"nodes": before}, {"nodes": after}

@@ -400,26 +400,27 @@ class ControllerActor(Answers):
             raise kind(f"the controller could not carry it out: {change.error}") from None
         return change.unconfirmed
 
-    def carry_out(self, change: NodeChange) -> tuple[str, ...]:
-        """Change a node; it holds everywhere when this returns, but for nodes that hang, which it names. Whose a taint
+    def carry_out(self, changes: Sequence[NodeChange]) -> tuple[str, ...]:
+        """Change nodes; it holds everywhere when this returns, but for nodes that hang, which it names. Whose a taint
         is and when it ends is written down before it is set: a kill in between leaves an end without a taint, never a
         taint without its end."""
-        node, now = self._node(change.node), time.time()
-        until = None if change.for_s is None else now + change.for_s
-        for taint in change.taints:
-            self._book.keep_taint(
-                TaintEnd(node.id, taint.key, taint.effect, now, until, change.until_job, change.owner)
-            )
-        if change.draining is not None:
-            self._evictions.keep_rate(node.id, change.rate if change.draining else 0.0)
-        facts = change.facts(node)
+        nodes, now = {change.node: self._node(change.node) for change in changes}, time.time()
+        for change in changes:
+            until = None if change.for_s is None else now + change.for_s
+            whose = (now, until, change.until_job, change.owner)
+            for taint in change.taints:
+                self._book.keep_taint(TaintEnd(change.node, taint.key, taint.effect, *whose))
+            if change.draining is not None:
+                self._evictions.keep_rate(change.node, change.rate if change.draining else 0.0)
+        facts = [fact for change in changes for fact in change.facts(nodes[change.node])]
         unconfirmed = self._submit(*facts)
         for fact in facts:
             if isinstance(fact, NodeUntainted) and fact.effect is not None:
-                self._book.forget_taint(node.id, fact.key, fact.effect)
-        self._forget_leftovers(change)
-        for kind, text in told(change, node):
-            self._book.add_event(time.time(), kind, node.id, text)
+                self._book.forget_taint(fact.node, fact.key, fact.effect)
+        for change in changes:
+            self._forget_leftovers(change)
+            for kind, text in told(change, nodes[change.node]):
+                self._book.add_event(time.time(), kind, change.node, text)
         for id in unconfirmed:
             self._book.add_event(time.time(), "unconfirmed", id, "the node does not answer; it is asked until it does")
         return unconfirmed

@@ -29,7 +29,7 @@ from stead.journal import Journal
 from stead.node import Node
 from stead.operate.audit import Audit, Author
 from stead.operate.changes import NodeChange
-from stead.operate.desk import Carried, Desk, LocalDesk
+from stead.operate.desk import Carried, Changes, Desk, LocalDesk, listed
 from stead.operate.history import Replayed, replay_decision
 from stead.operate.snapshot import Known, Snapshot
 from stead.operate.views import Event, TaintEnd
@@ -65,7 +65,7 @@ class Within(Protocol):
     def locked(self) -> AbstractContextManager[Any]: ...
     def taint_ends(self) -> list[TaintEnd]: ...
     def events(self, after: int = 0, limit: int = 1000) -> list[Event]: ...
-    def carry_out(self, change: NodeChange) -> Sequence[str]: ...
+    def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]: ...
     def check(self, change: NodeChange) -> None: ...
     def node_id(self, said: str) -> str: ...
     def why_id(self, id: str) -> Explanation: ...
@@ -100,25 +100,26 @@ class RayDesk(LocalDesk):
         with Journal.reading(self._folder / "journal.sqlite") as journal:
             return replay_decision(journal, self.snapshot().work_id(ask), at)
 
-    def blast(self, change: NodeChange) -> Difference:
-        return super().blast(self._meant(change))
+    def blast(self, *changes: NodeChange) -> Difference:
+        return super().blast(*self._meant(changes))
 
-    def change(self, change: NodeChange, author: Author) -> Carried:
-        return super().change(self._meant(change), author)
+    def change(self, changes: Changes, author: Author) -> Carried:
+        return super().change(self._meant(listed(changes)), author)
 
-    def _meant(self, change: NodeChange) -> NodeChange:
-        """The change with its node's whole id, which may have joined just now. If Ray calls again because a controller
+    def _meant(self, changes: Sequence[NodeChange]) -> list[NodeChange]:
+        """The changes with whole ids of nodes, which may have joined just now. If Ray calls again because a controller
         was killed, what is to go may be gone."""
-        change = replace(change, node=self._controller.node_id(change.node))
+        found = [replace(change, node=self._controller.node_id(change.node)) for change in changes]
         self._look_anew()
-        return replace(change, missing_ok=True, overwrite=True) if is_called_again() else change
+        again = is_called_again()
+        return [replace(change, missing_ok=True, overwrite=True) for change in found] if again else found
 
     def check(self, change: NodeChange, node: Node) -> None:
         super().check(change, node)
         self._controller.check(change)
 
-    def carry_out(self, change: NodeChange) -> Sequence[str]:
-        unconfirmed = self._controller.carry_out(change)
+    def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
+        unconfirmed = self._controller.carry_out(changes)
         self._look_anew()
         return unconfirmed
 
@@ -144,11 +145,12 @@ class RayDesk(LocalDesk):
             name, _, content = self._packed
         return name, b"" if name == held else content
 
-    def resolved(self, change: NodeChange) -> NodeChange:
-        """The change with its node's whole id, refused if it cannot be made."""
-        change = self._meant(change)
-        self.check(change, self.snapshot().find(change.node))
-        return change
+    def resolved(self, changes: Sequence[NodeChange]) -> list[NodeChange]:
+        """The changes with whole ids of nodes, refused if they cannot be made."""
+        found = self._meant(changes)
+        for change in found:
+            self.check(change, self.snapshot().find(change.node))
+        return found
 
     def _look_anew(self) -> None:
         """The next snapshot is made after this moment, also where somebody is making one."""

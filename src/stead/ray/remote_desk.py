@@ -18,7 +18,7 @@ from stead import solver
 from stead.engine.explain import Explanation
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange
-from stead.operate.desk import Answering, Carried, Desk, Unanswered
+from stead.operate.desk import Answering, Carried, Changes, Desk, Unanswered
 from stead.operate.history import Replayed
 from stead.operate.snapshot import Snapshot
 from stead.operate.views import Event
@@ -48,13 +48,13 @@ class RemoteDesk(Answering):
         found: Explanation = _ask("why", id)
         return found
 
-    def blast(self, change: NodeChange) -> Difference:
-        change = _ask("resolved", change)
+    def blast(self, *changes: NodeChange) -> Difference:
+        resolved: list[NodeChange] = _ask("resolved", changes)
         snapshot = self.snapshot()
-        return what_if(snapshot, change.facts(snapshot.find(change.node)))
+        return what_if(snapshot, [fact for each in resolved for fact in each.facts(snapshot.find(each.node))])
 
-    def change(self, change: NodeChange, author: Author) -> Carried:
-        carried: Carried = _ask("change", change, author)
+    def change(self, changes: Changes, author: Author) -> Carried:
+        carried: Carried = _ask("change", changes, author)
         return carried
 
     def undo(self, number: int, author: Author) -> Carried:

@@ -21,7 +21,7 @@ from stead.errors import Invalid, Unready, sentence
 from stead.labelling import Labels, check_key
 from stead.operate.audit import Author, Unknown, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
-from stead.operate.desk import Desk, Unanswered, carried_json
+from stead.operate.desk import Changes, Desk, Unanswered, carried_json, listed
 from stead.operate.lint import finding_json
 from stead.operate.snapshot import PAGE, PAGE_MAX
 from stead.operate.snapshot import Query as Part
@@ -62,7 +62,7 @@ After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The number of the
 Text = Annotated[str, Query(max_length=256)]
 Pairs = Annotated[dict[str, str], Body(examples=[{"gpu_node": "true"}], max_length=PAIRS_MAX)]
 Spec = Annotated[dict[str, Any], Body(examples=[{"work": [{"id": "train", "resources": {"GPU": 1}}]}])]
-Changes = Annotated[
+Question = Annotated[
     dict[str, Any],
     Body(examples=[{"changes": [{"taint": "gpu-1", "taints": "team=blue:NoSchedule"}]}]),
 ]
@@ -84,7 +84,8 @@ SAID = {
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": said, "model": schemas.Refused} for status, said in SAID.items()
 }
-CHANGED = schemas.Carried | schemas.Tried
+CARRIED = schemas.Carried | schemas.CarriedOnMany
+CHANGED = CARRIED | schemas.Tried
 STREAM = {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
@@ -148,6 +149,16 @@ def _add_nodes(api: APIRouter, desk: Desk) -> None:
 
 
 def _add_node_changes(api: APIRouter, desk: Desk) -> None:
+    @api.patch("/nodes", tags=["changes"], summary="Make one change of several nodes", response_model=CHANGED)
+    def edit_many(request: Request, edit: schemas.NodesEdit) -> Answer:
+        if bool(edit.nodes) == bool(edit.selector.strip()):
+            raise Invalid("name nodes or give a selector, for example {'selector': 'zone = a', 'draining': true}")
+        ids = [_id(desk, said) for said in edit.nodes]
+        if edit.selector.strip():
+            chosen = desk.nodes(_part(edit.selector, (), 0, PAGE_MAX))
+            ids = [view.id for view in chosen.items]
+        return _change(desk, [change_of(id, edit) for id in dict.fromkeys(ids)], request, edit.dry_run)
+
     @api.patch("/nodes/{node_id}", tags=["changes"], summary="Change a node, all or nothing", response_model=CHANGED)
     def edit(request: Request, node_id: NodeId, edit: schemas.NodeEdit) -> Answer:
         return _change(desk, change_of(_id(desk, node_id), edit), request, edit.dry_run)
@@ -270,7 +281,7 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
         response_model=schemas.Difference,
         dependencies=[WHILE_WANTED],
     )
-    def what_if(changes: Changes) -> Answer:
+    def what_if(changes: Question) -> Answer:
         return Answer(difference_json(desk.what_if(changes)))
 
     @api.get(
@@ -324,7 +335,7 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
     def audit(after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Answer:
         return Answer({"items": [entry_json(entry) for entry in desk.audit(after, limit)], "verified": desk.verify()})
 
-    @api.post("/audit/{number}/undo", tags=["history"], summary="Take a change back", response_model=schemas.Carried)
+    @api.post("/audit/{number}/undo", tags=["history"], summary="Take a change back", response_model=CARRIED)
     def undo(request: Request, number: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> Answer:
         return _carried(desk.undo(number, author_of(request)))
 
@@ -425,10 +436,10 @@ def _duration(said: float | str | None) -> float | None:
         raise Invalid(f"for {error}") from None
 
 
-def _change(desk: Desk, change: NodeChange, request: Request, dry_run: bool) -> Answer:
+def _change(desk: Desk, changes: Changes, request: Request, dry_run: bool) -> Answer:
     if dry_run:
-        return Answer({"dry_run": True, "difference": difference_json(desk.blast(change))})
-    return _carried(desk.change(change, author_of(request)))
+        return Answer({"dry_run": True, "difference": difference_json(desk.blast(*listed(changes)))})
+    return _carried(desk.change(changes, author_of(request)))
 
 
 def _carried(carried: Any) -> Answer:

@@ -14,6 +14,7 @@ PAIRS_MAX = 100
 """So many taints or labels one request may set."""
 
 TEXT_MAX = 1000
+NODES_MAX = 10_000
 
 Name = Annotated[str, Field(max_length=256)]
 Amounts = dict[str, float]
@@ -206,6 +207,10 @@ class NodeState(BaseModel):
     draining: bool
 
 
+class NodeStates(BaseModel):
+    nodes: dict[str, NodeState]
+
+
 class Entry(BaseModel):
     number: int
     at: float
@@ -215,8 +220,8 @@ class Entry(BaseModel):
     request: str
     action: str
     node: str
-    before: NodeState
-    after: NodeState
+    before: NodeState | NodeStates
+    after: NodeState | NodeStates
     hash: str
     changes: str
     self_declared: bool
@@ -231,6 +236,14 @@ class Carried(BaseModel):
     """A change that was carried out. `unconfirmed` are ids of nodes that do not answer yet."""
 
     node: Node
+    audit: Entry
+    unconfirmed: list[str] = []
+
+
+class CarriedOnMany(BaseModel):
+    """The same of several nodes, which is one entry of the audit."""
+
+    nodes: list[Node]
     audit: Entry
     unconfirmed: list[str] = []
 
@@ -294,3 +307,10 @@ class NodeEdit(_Taken):
     overwrite: bool = Field(True, description="Whether a taint or label of another value may be replaced.")
     missing_ok: bool = Field(False, description="Whether what is to be removed may be gone already.")
     dry_run: bool = Field(False, description="Only say what it would do.")
+
+
+class NodesEdit(NodeEdit):
+    """The same change of several nodes: named, or all that a selector matches."""
+
+    nodes: list[Taking] = Field([], max_length=NODES_MAX)
+    selector: str = Field("", max_length=TEXT_MAX, examples=["zone in [a, b] and not spot"])

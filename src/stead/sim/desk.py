@@ -134,23 +134,26 @@ class SimDesk(LocalDesk):
         if change.until_job:
             raise Invalid("a simulation has no jobs, so a taint cannot end with one; give a time, for example 2h")
 
-    def carry_out(self, change: NodeChange) -> Sequence[str]:
+    def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
         with self._lock:
             self._go_on()
-            node = self._controller.engine.nodes.get(change.node)
-            if node is None:
-                raise Invalid(f"node {change.node} is gone")
-            self._tell(change.facts(node))
+            nodes = self._controller.engine.nodes
+            for change in changes:
+                if change.node not in nodes:
+                    raise Invalid(f"node {change.node} is gone")
+            self._tell([fact for change in changes for fact in change.facts(nodes[change.node])])
             now = self._cluster.now()
-            for taint in change.taints:
-                key = (node.id, taint.key, taint.effect.value)
-                gone = () if change.for_s is None else (NodeUntainted(node.id, taint.key, taint.effect),)
-                self._cluster.hear(*gone, moment=now + (change.for_s or 0.0), instead_of=" ".join(key))
+            for change in changes:
+                for taint in change.taints:
+                    key = (change.node, taint.key, taint.effect.value)
+                    gone = () if change.for_s is None else (NodeUntainted(change.node, taint.key, taint.effect),)
+                    self._cluster.hear(*gone, moment=now + (change.for_s or 0.0), instead_of=" ".join(key))
             self._hear()
-            until = None if change.for_s is None else self._began + now + change.for_s
-            for taint in change.taints:
-                key = (node.id, taint.key, taint.effect.value)
-                self._ends[key] = TaintEnd(*key, self._began + now, until, "", change.owner)
+            for change in changes:
+                until = None if change.for_s is None else self._began + now + change.for_s
+                for taint in change.taints:
+                    key = (change.node, taint.key, taint.effect.value)
+                    self._ends[key] = TaintEnd(*key, self._began + now, until, "", change.owner)
             self._snapshot = None
             return ()
 
