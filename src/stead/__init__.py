@@ -141,7 +141,14 @@ __all__ = [  # noqa: RUF022  # by the module they live in
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'stead' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        return getattr(import_module(_MODULE_OF[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        from stead.errors import Unsupported
+
+        raise Unsupported(f"stead.{name} needs Ray; install it with pip install 'stead[ray]'") from None
 
 
 def __dir__() -> list[str]:
