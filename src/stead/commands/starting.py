@@ -6,7 +6,9 @@ Rule: what Ray needs is imported when a command runs, and without Ray it says in
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import click
 
@@ -57,12 +59,15 @@ def start(
 @click.command(short_help="Run several Ray nodes on this machine.")
 @click.option("--nodes", required=True, metavar="FILE", help="The nodes, a YAML list; the first is the head.")
 @click.option("--dashboard", is_flag=True, help="Run Ray's dashboard too.")
-def up(nodes: str, dashboard: bool) -> int:
+@click.option("--serve", is_flag=True, help="Run `stead serve` beside it: the REST API and the web pages.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Where to serve; 0 is any that is free.")
+def up(nodes: str, dashboard: bool, serve: bool, port: int | None) -> int:
     """Run a Ray cluster of several real nodes on this machine until Ctrl-C, which leaves nothing behind.
 
     \b
-    Example:
+    Examples:
       stead up --nodes cluster.yaml
+      stead up --nodes cluster.yaml --serve
 
     \b
     The file:
@@ -73,19 +78,38 @@ def up(nodes: str, dashboard: bool) -> int:
 
     from stead.ray.local import NotStarted, local_cluster, read_cluster_file, table
 
+    if port is not None and not serve:
+        raise click.UsageError("--port is for the service; give --serve too")
     written, rare = read_cluster_file(nodes)
     try:
-        with local_cluster(written, rare, include_dashboard=dashboard) as cluster:
+        with local_cluster(written, rare, include_dashboard=dashboard) as cluster, ExitStack() as stack:
             click.echo(table(cluster))
             click.echo(f"\nAttach with stead.init(address={cluster.address!r}) or RAY_ADDRESS={cluster.address}.")
             if cluster.dashboard_url:
                 click.echo(f"Ray's dashboard is at {cluster.dashboard_url}.")
+            if serve:
+                stack.enter_context(_service(cluster.address, port))
             click.echo("Ctrl-C ends it.")
             with suppress(KeyboardInterrupt):
                 Event().wait()
     except NotStarted as error:
         raise Invalid(str(error)) from None
     return 0
+
+
+@contextmanager
+def _service(address: str, port: int | None) -> Iterator[None]:
+    """`stead serve` in a process of its own, which prints where it is, until the block ends."""
+    import subprocess
+
+    words = [sys.executable, "-c", "import sys; from stead.cli import main; sys.exit(main())", "serve", "--quiet"]
+    words += ["--address", address, *([] if port is None else ["--port", str(port)])]
+    process = subprocess.Popen(words, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 @click.command(short_help="Show it all on five Ray nodes on this machine.")

@@ -370,10 +370,11 @@ def read_cluster_file(path: str | Path) -> tuple[list[dict[str, Any]], tuple[str
 
 def table(cluster: LocalCluster) -> str:
     """The nodes of a cluster as text, one line each."""
-    rows = [("NODE", "ID", "CPU", "GPU", "RESOURCES", "LABELS", "TAINTS")]
+    rows = [("NODE", "NAME", "ID", "CPU", "GPU", "RESOURCES", "LABELS", "TAINTS")]
     rows += [
         (
             "0 (head)" if node.index == 0 else str(node.index),
+            node.spec.name or "-",
             node.node_id[:12],
             str(node.spec.num_cpus),
             str(node.spec.num_gpus),
