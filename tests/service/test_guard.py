@@ -12,7 +12,8 @@ import pytest
 from service.asking import HERE, ORIGIN, Service
 from service.conftest import Serve
 from stead.errors import Invalid
-from stead.service.guard import Limits, is_loopback
+from stead.operate.origins import is_loopback
+from stead.service.guard import Limits
 from stead.service.keys import COOKIE
 
 TAINT = ("POST", "/nodes/taints/cpu-1", {"gpu_node": "true"})

@@ -95,7 +95,7 @@ def serve(
         raise click.UsageError("TLS needs both, for example --tls-cert cert.pem --tls-key key.pem")
     tls = Tls(certificate, key) if certificate is not None and key is not None else None
     _require_server()
-    from stead.service.guard import is_loopback
+    from stead.operate.origins import is_loopback
     from stead.service.keys import Keys
 
     keys = Keys()
@@ -203,7 +203,7 @@ def _desk(scenario: str | None, until: float | None, speed: float, address: str 
 
 def _tell(desk: Desk, host: str, port: int, has_names: bool, tls: Tls | None) -> None:
     """Where it is, and where the token lies; never the token."""
-    from stead.service.guard import is_loopback
+    from stead.operate.origins import is_loopback
     from stead.service.keys import home
 
     found = desk.summary()

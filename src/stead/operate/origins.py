@@ -21,6 +21,16 @@ _ADDRESS = re.compile(
 )
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine: 127.0.0.0/8, ::1 or localhost."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     scheme: str
@@ -29,13 +39,8 @@ class Origin:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether requests stay on this machine: 127.0.0.0/8, ::1 or localhost."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        """Whether requests stay on this machine."""
+        return is_loopback(self.host)
 
     @property
     def is_safe_for_tokens(self) -> bool:

@@ -12,7 +12,6 @@ together. Nobody can use up the share of another.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import re
 import secrets
@@ -26,6 +25,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from stead.errors import Invalid
+from stead.operate.origins import is_loopback
 from stead.service.keys import COOKIE, Key, Keys
 
 Scope = MutableMapping[str, Any]
@@ -113,15 +113,6 @@ class _Refused(Exception):
     def __init__(self, status: int, said: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(said)
         self.status, self.said, self.headers = status, said, headers or {}
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_question(method: str, path: str) -> bool:
