@@ -221,6 +221,10 @@ STEPS = {
 }
 
 
+ENDS = {name: STEPS[f"{name} it is written down"] for name in ("before", "while")}
+ENDS["when it is written down"] = Step(WRITE, "after")
+
+
 class TestAControllerThatDies:
     @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
     def test_a_group_is_created_once(self, step: Step, cluster: LocalCluster, killer: Killer) -> None:
@@ -235,6 +239,18 @@ class TestAControllerThatDies:
         assert [row["state"] for row in named] == ["CREATED"]
         end(made)
         wait_for(lambda: ray.available_resources().get("CPU") == 1, what="what it held")
+
+    @pytest.mark.parametrize("step", ENDS.values(), ids=ENDS.keys())
+    def test_a_group_that_ends_leaves_its_room_to_the_next(
+        self, step: Step, cluster: LocalCluster, killer: Killer
+    ) -> None:
+        before = connection().ask("hello")["pid"]
+        made = group([CPU, CPU])
+        assert placed(made)
+        with killer.at(step, since="GroupEnded"):
+            end(made)
+            wait_for(lambda: connection().ask("hello")["pid"] != before, what="another controller")
+        assert placed(group([CPU, CPU])) == [cluster.nodes[0].node_id] * 2
 
     def test_groups_that_wait_are_decided_afterwards_in_their_order(self, cluster: LocalCluster) -> None:
         full = group([{"CPU": 2}])

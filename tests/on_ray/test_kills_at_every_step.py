@@ -15,6 +15,7 @@ import pytest
 import ray
 from conftest import ClusterOf
 from killing import ANNOUNCE, GRANT, PLUG, SETTLE, TELL, UNPLUG, WRITE, Killer, Step
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from waiting import wait_for
 
 import stead
@@ -49,13 +50,20 @@ TAINT = [
 LABEL = [AFTER, *long(GRANTED, TOLD)]
 UNTAINT = [AFTER, *long(GRANTED, Step(UNPLUG, "before"), TOLD)]
 UNLABEL = [AFTER]
+END = [BEFORE, WITHIN, *long(AFTER)]
 
 
 def _where() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+class _Actor:
+    def where(self) -> str:
+        return _where()
+
+
 where: Any = ray.remote(_where)
+Actor: Any = ray.remote(_Actor)
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +177,22 @@ def test_a_label_that_is_being_taken_away_is_gone_when_the_call_returns(
     stead.label(ids[1], SELECTOR)
     killed_while(killer, step, "NodeLabelled", lambda: stead.label(ids[1], remove=["disk"]))
     check(cluster, [], {})
+
+
+@pytest.mark.parametrize("step", END, ids=str)
+def test_an_actor_that_ends_leaves_its_room_to_the_next(
+    cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
+) -> None:
+    there = NodeAffinitySchedulingStrategy(ids[1], soft=False)
+    anchor = Actor.options(num_cpus=0, scheduling_strategy=there).remote()
+    beside = Actor.options(num_cpus=2, scheduling_strategy=stead.actor_affinity(stead.affinity(anchor)))
+    first = beside.remote()
+    assert ray.get(first.where.remote(), timeout=60) == ids[1]
+    before = connection().ask("hello")["pid"]
+    with killer.at(step, since="AskEnded"):
+        ray.kill(first)
+        wait_for(lambda: connection().ask("hello")["pid"] != before, what="another controller")
+    second = beside.remote()
+    assert ray.get(second.where.remote(), timeout=60) == ids[1]
+    for actor in (anchor, second):
+        ray.kill(actor)

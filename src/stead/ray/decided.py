@@ -279,14 +279,19 @@ class Decided:
     # -- what others use
 
     def usage(
-        self, status: Status, mine: Mapping[str, Sequence[Resources]], plugged: Mapping[tuple[str, str], float]
+        self,
+        status: Status,
+        mine: Mapping[str, Sequence[Resources]],
+        plugged: Mapping[tuple[str, str], float],
+        unclear: Collection[str],
     ) -> list[Fact]:
-        """What everything else uses on each node, where that has changed."""
+        """What everything else uses on each node, where that has changed. On an `unclear` node what was told last
+        holds."""
         now: dict[str, list[AskRunning]] = defaultdict(list)
         for running in in_use(status, mine, plugged):
             now[running.node].append(running)
         facts: list[Fact] = []
-        for node in sorted(self.told.keys() | now.keys()):
+        for node in sorted((self.told.keys() | now.keys()) - (status.nodes.keys() & unclear)):
             run_there, told = now.get(node, []), self.told.get(node, {})
             if [each.ask for each in run_there] != list(told.values()):
                 facts += [AskEnded(id) for id in told]

@@ -24,7 +24,7 @@ from stead.ray.page import ENTRY, PREFIX
 from stead.ray.tables import Status, Tables, handle
 from stead.resources import UNIT, Resources
 
-LOOK_S, SHOWN_S, LEAVES_S = 1.0, 5.0, 10.0
+LOOK_S, SHOWN_S, LEAVES_S, LAGS_S = 1.0, 5.0, 10.0, 2.0
 LOOKS_AGAIN_MAX = 6
 OWN_NAMES = "stead-"
 BUNDLE = "bundle_group_"
@@ -40,6 +40,8 @@ class GroupLife:
     decided: tuple[int, frozenset[str]] | None = None  # the alternative that the engine found nodes for, and those
     nodes: dict[int, str] = field(default_factory=dict)  # where its bundles are
     looked: float = 0.0
+    changed: float = 0.0  # when Ray was told to create it, or moved one of its bundles
+    shown: bool = False  # whether Ray's tables have shown all of its bundles since
 
 
 class Groups:
@@ -137,6 +139,7 @@ class Groups:
         for id, life in list(self.lives.items()):
             if life.taken is not None and self._is_due(life, status):
                 facts += self._look(id, life)
+            life.shown = life.shown or _is_shown(life, status)
         return facts
 
     def _is_due(self, life: GroupLife, status: Status) -> bool:
@@ -159,7 +162,8 @@ class Groups:
                 facts.append(AskRunning(member, node))
             elif before and not node:
                 facts.append(AskLost(member.id))
-        life.nodes = places
+        if places != life.nodes:
+            life.nodes, life.changed, life.shown = places, time.monotonic(), False
         return facts
 
     def _forget(self, id: str) -> list[Fact]:
@@ -200,7 +204,7 @@ class Groups:
     def _create(self, life: GroupLife, alternative: int) -> None:
         asked = life.asked
         self._book.keep_group(asked, alternative)
-        life.taken = alternative
+        life.taken, life.changed = alternative, time.monotonic()
         try:
             self._store.create_group(_spec(asked, alternative, self._name_of))
         except RuntimeError as error:  # say, its name was taken meanwhile
@@ -228,8 +232,7 @@ class Groups:
     def shown(self, status: Status) -> dict[str, list[Resources]]:
         """By node, what bundles of these groups hold there, as far as Ray's tables show it."""
         found: dict[str, list[Resources]] = {}
-        now = time.monotonic()
-        self._leaving = {id: life for id, life in self._leaving.items() if now - life.looked < LEAVES_S}
+        self._forget_leaving()
         for row in status.nodes.values():
             for name in row.total:
                 index, _, id = name.removeprefix(BUNDLE).partition("_") if name.startswith(BUNDLE) else ("", "", "")
@@ -238,6 +241,21 @@ class Groups:
                     member = life.asked.group.alternatives[life.taken or 0][int(index)]
                     found.setdefault(row.id, []).append(member.choices[0].resources)
         return found
+
+    def unclear(self) -> set[str]:
+        """Nodes of which Ray's tables may show what a bundle takes, but not the bundle: a node reports the one before
+        the other. Until all of a group was shown, nobody can say whether it or somebody else uses what is not free."""
+        self._forget_leaving()
+        now, found = time.monotonic(), set[str]()
+        lives = [(life, life.changed) for life in self.lives.values()]
+        for life, since in (*lives, *((life, life.looked) for life in self._leaving.values())):
+            if life.taken is not None and not life.shown and now - since < LAGS_S:
+                found |= {*life.nodes.values(), *(life.decided[1] if life.decided else ())}
+        return found
+
+    def _forget_leaving(self) -> None:
+        now = time.monotonic()
+        self._leaving = {id: life for id, life in self._leaving.items() if now - life.looked < LEAVES_S}
 
     # -- groups that Ray gave up on
 
@@ -271,6 +289,12 @@ class Groups:
 
 def _owner(asked: GroupAsked) -> str:
     return asked.actor or asked.job
+
+
+def _is_shown(life: GroupLife, status: Status) -> bool:
+    names = {(node, f"{BUNDLE}{index}_{life.asked.group.id}") for index, node in life.nodes.items()}
+    complete = life.taken is not None and len(names) == len(life.asked.passes[life.taken])
+    return complete and all(node in status.nodes and name in status.nodes[node].total for node, name in names)
 
 
 def _spec(asked: GroupAsked, alternative: int, name_of: Callable[[Pass], str]) -> GroupSpec:

@@ -15,11 +15,11 @@ import ray
 from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, NodeUnknown, Placed, Refused, Waiting
-from stead.engine.facts import AskEnded, AskLost, Fact
+from stead.engine.facts import AskEnded, AskLost, Fact, GroupEnded
 from stead.engine.reasons import Reason, ShortOf, TooNear
 from stead.ray.anchors import Anchors
 from stead.ray.book import Book, GroupAsked, Registered, SlotShape
-from stead.ray.cluster import in_use, others_in_use
+from stead.ray.cluster import IN_USE, in_use, others_in_use
 from stead.ray.compile import ALONE
 from stead.ray.decided import Decided
 from stead.ray.gcs import ControlStore, NewsOfActors
@@ -81,8 +81,18 @@ class Placing:
             engine.waiting, time.monotonic()
         )  # why each waits was told before, and is not again
         known = {*engine.placed, *engine.waiting}
-        self._unheard = [*self.decided.unheard(known), *self.groups.unheard(known)]
+        self._unheard = [*self._over(engine), *self.decided.unheard(known), *self.groups.unheard(known)]
         self._news = NewsOfActors(self._address, self.decided.is_of_interest, self._wake)
+
+    def _over(self, engine: Engine) -> list[Fact]:
+        """After a restart: the end of what the engine has and the book has not. A controller that dies between the two
+        has forgotten it in the book, and its end is not in the journal."""
+        members = {member.id for group in engine.groups.values() for member in group.all_members}
+        alone = {*engine.placed, *engine.waiting} - members - engine.groups.keys()
+        followed = self.decided.is_of_interest
+        asks = [id for id in alone if not (id.startswith(IN_USE) or followed(id) or self.slots.pool_of(id))]
+        groups = engine.groups.keys() - self.groups.lives.keys()
+        return [*map(GroupEnded, sorted(groups)), *map(AskEnded, sorted(asks))]
 
     def _name_of(self, key: str) -> str:
         return pass_name(key, self._passes.issued[key].current)
@@ -136,9 +146,10 @@ class Placing:
             news, missed = self._news.take()
             self.decided.follow(self.slots.pools.named())
             slots = self.slots.facts(status, self._waits_s(), self.decided.is_starting)
-            if self.decided.is_idle and not self.groups.lives and not self.groups.has_news and self.slots.is_idle:
-                return []
             unheard, self._unheard = self._unheard, []
+            idle = self.decided.is_idle and not self.groups.lives and not self.groups.has_news and self.slots.is_idle
+            if idle and not unheard:
+                return []
             facts = [*self.decided.facts(status, news, missed), *self.groups.facts(status), *self._orphans()]
             self._world += bool(facts)
             facts = [*unheard, *slots, *facts, *self._refuted]
@@ -147,7 +158,8 @@ class Placing:
             facts += self.slots.close_in(lambda: self._occupied(status))
             if not facts and not self._waits_for_room():
                 return []
-            return [*self.decided.usage(status, self.mine(status), self._passes.plugged), *facts]
+            mine, unclear = self.mine(status), self.groups.unclear()
+            return [*self.decided.usage(status, mine, self._passes.plugged, unclear), *facts]
 
     def fork(self, status: Status, but: Mapping[str, Ask] | None = None) -> Engine:
         """The engine as of now, told what everything else uses; `but` is an ask by node that is told by itself."""
