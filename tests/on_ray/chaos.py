@@ -79,12 +79,16 @@ def run(seed: int, kills: int, say: Callable[[str], None] = lambda _: None) -> F
         cluster = LocalCluster([{"num_cpus": 0}, *[{"num_cpus": CPUS}] * NODES], environment=QUICK_TO_NOTICE)
         try:
             stead.init(cluster.address, namespace="chaos", log_to_driver=False, logging_level="critical")
-            drivers = [_driver(cluster, folder, f"d{number}", seed) for number in range(DRIVERS)]
+            names = [f"d{number}" for number in range(DRIVERS)]
+            drivers = [_driver(cluster, folder, name, seed) for name in names]
             try:
                 _kill_at_random(cluster, Path(folder), rng, kills, found, say)
                 for driver in drivers:  # all of them end before any is waited for: they share the nodes
                     _end(driver)
-                said = [_finished(driver) for driver in drivers]
+                said = [
+                    _finished(driver, Path(folder) / f"{name}.json")
+                    for driver, name in zip(drivers, names, strict=True)
+                ]
             finally:
                 for driver in drivers:
                     driver.kill()
@@ -100,7 +104,7 @@ def run(seed: int, kills: int, say: Callable[[str], None] = lambda _: None) -> F
 def _driver(cluster: LocalCluster, folder: str, name: str, seed: int) -> subprocess.Popen[str]:
     words = [sys.executable, str(LOAD), cluster.address, folder, name, *map(str, (seed, ROLES, MEMBERS, FINISH_S))]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True)
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, text=True)
 
 
 def _end(driver: subprocess.Popen[str]) -> None:
@@ -109,12 +113,11 @@ def _end(driver: subprocess.Popen[str]) -> None:
     driver.stdin.flush()
 
 
-def _finished(driver: subprocess.Popen[str]) -> dict[str, Any]:
-    out, _ = driver.communicate(timeout=FINISHES_S)
+def _finished(driver: subprocess.Popen[str], told: Path) -> dict[str, Any]:
+    driver.communicate(timeout=FINISHES_S)
     if driver.returncode:
         raise AssertionError(f"a driver of the chaos run ended with {driver.returncode}")
-    # Ray itself may have something to say, before and after.
-    said: dict[str, Any] = json.loads(next(line for line in reversed(out.splitlines()) if line.startswith('{"done"')))
+    said: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
     return said
 
 

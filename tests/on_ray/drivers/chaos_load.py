@@ -243,7 +243,10 @@ def main(address: str, folder: str, name: str, seed: int, roles: int, members: i
 
     threading.Thread(target=listen, daemon=True).start()
     load.run(until)
-    sys.stdout.write(json.dumps(load.finish(finish_s)) + "\n")
+    said = json.dumps(
+        load.finish(finish_s)
+    )  # into a file: Ray writes to the output too, also into the middle of a line
+    (Path(folder) / f"{name}.json").write_text(said, encoding="utf-8")
 
 
 if __name__ == "__main__":
