@@ -21,6 +21,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "nodes": ("stead.commands.nodes", "List the nodes: labels, taints, what is free."),
         "work": ("stead.commands.work", "List the work: what waits, then what runs."),
         "groups": ("stead.commands.work", "List the groups."),
+        "describe": ("stead.commands.describing", "Tell all that is known about a node, work or a group."),
+        "top": ("stead.commands.tops", "Show which nodes are the fullest, or who uses the most."),
         "events": ("stead.commands.work", "Tell what happened: what waits and why, taints, labels."),
     },
     "Ask": {
@@ -91,9 +93,10 @@ def stead() -> None:
     Examples:
       stead demo
       stead status
-      stead why 1a2b3c4d5e6f
-      stead what-if --drain 1a2b3c4d5e6f
-      stead taint nodes 1a2b3c4d5e6f gpu_node=true:NoSchedule
+      stead why trainer
+      stead describe node gpu-1
+      stead what-if --drain gpu-1
+      stead taint nodes gpu-1 gpu_node=true:NoSchedule
       stead sim scenarios/demo.yaml
     """
 

@@ -7,12 +7,25 @@ happen: nothing is carried out, and the engine is again as the journal has it.
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from stead.engine import Engine
-from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.decisions import (
+    BatchDecided,
+    DeadlinePassed,
+    Decision,
+    Evicted,
+    GroupPlaced,
+    Moved,
+    Placed,
+    Refused,
+    Waiting,
+)
 from stead.engine.facts import ClockAdvanced, Fact
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, recover
@@ -48,8 +61,64 @@ class Cluster(Protocol):
         """Run the work on the other node from now on. Asked only of clusters whose settings allow moves."""
 
 
+DECISION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the classes in which a tally counts how long decisions took; one more class has the rest."""
+
+NO_REASON = "other"
+"""The code under which work is counted that no single node refuses: the members of a group do not fit together."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a controller decided since it began, as counts that only grow.
+
+    `placed`, `moved` and `evicted` count pieces of work, a group by its members. `refusals` count how often work, or a
+    group, was told that it has to wait or will not run, by the code of the reason; several reasons count once each.
+    `took` counts the steps by how long their decisions took, in classes with the bounds `DECISION_BOUNDS_S`.
+    """
+
+    placed: int = 0
+    moved: int = 0
+    evicted: int = 0
+    refusals: dict[str, int] = field(default_factory=dict)
+    took: list[int] = field(default_factory=lambda: [0] * (len(DECISION_BOUNDS_S) + 1))
+    seconds: float = 0.0
+
+    def count(self, decisions: Iterable[Decision], seconds: float) -> None:
+        """Count what one step decided, in so many seconds."""
+        self.took[bisect_left(DECISION_BOUNDS_S, seconds)] += 1
+        self.seconds += seconds
+        for decision in decisions:
+            match decision:
+                case Placed():
+                    self.placed += 1
+                case GroupPlaced(members=members):
+                    self.placed += len(members)
+                case Moved():
+                    self.moved += 1
+                case Evicted():
+                    self.evicted += 1
+                case Waiting(asks, refusals):
+                    codes = {each.reason.code for each in refusals if each.nodes} or {NO_REASON}
+                    self._refuse(codes, len(asks))
+                case Refused(cause=cause):
+                    self._refuse(["deadline-passed" if isinstance(cause, DeadlinePassed) else "node-unknown"])
+
+    def _refuse(self, codes: Iterable[str], times: int = 1) -> None:
+        for code in codes:
+            self.refusals[code] = self.refusals.get(code, 0) + times
+
+    def copy(self) -> Tally:
+        """The counts of now, which nobody changes any more."""
+        return replace(self, refusals=dict(self.refusals), took=list(self.took))
+
+
 class Controller:
-    def __init__(self, cluster: Cluster, engine: Engine, journal: Journal | None = None) -> None:
+    """`tally` is what it counts in; its own, if none is given."""
+
+    def __init__(
+        self, cluster: Cluster, engine: Engine, journal: Journal | None = None, tally: Tally | None = None
+    ) -> None:
         if journal is not None and journal.settings != engine.settings:
             raise Invalid(
                 f"{journal.path} was begun with {journal.settings}, but the engine has {engine.settings};"
@@ -58,18 +127,21 @@ class Controller:
         self.cluster = cluster
         self.engine = engine
         self.journal = journal
+        self.tally = Tally() if tally is None else tally
         self.has_failed = False
         """Whether the last step was not taken: the engine could not decide it, or the journal could not be written."""
         self._is_ahead = False
         self._unwritten: list[Fact] = []
 
     @classmethod
-    def resumed(cls, cluster: Cluster, journal: Journal, engine: Engine | None = None) -> Controller:
+    def resumed(
+        cls, cluster: Cluster, journal: Journal, engine: Engine | None = None, tally: Tally | None = None
+    ) -> Controller:
         """A controller that goes on where the journal ends, with the engine recovered from it.
 
         The last step was written but perhaps not carried out, so it is carried out (again).
         """
-        controller = cls(cluster, engine or recover(journal), journal)
+        controller = cls(cluster, engine or recover(journal), journal, tally)
         last = journal.last()
         if last is not None:
             journal.keep(controller.engine.checkpoint())  # from here on, replay goes on with this engine
@@ -100,8 +172,10 @@ class Controller:
         """Decide, and write it down; or be as before."""
         self._unwritten = []
         try:
+            began = time.perf_counter()
             self.engine.apply(*facts)
             decisions = self.engine.decide()
+            seconds = time.perf_counter() - began
             if self.journal is not None:
                 self.journal.append(facts, decisions)
         except BaseException as error:
@@ -111,6 +185,7 @@ class Controller:
             self._go_back()
             raise
         self.has_failed = False
+        self.tally.count(decisions, seconds)
         return decisions
 
     def _go_back(self) -> None:

@@ -28,6 +28,10 @@ PAGES = (
     "/ui/what-if?kind=leave&node=cpu-a-1&kind=join&count=2&like=a100-a-1&kind=written&text=work:%20[]",
     "/ui/events",
     "/ui/history?ask=solver",
+    "/ui/change?do=drain&node=cpu-a-1&node=cpu-a-2",
+    "/ui/compare?first=changes:%20[]",
+    "/ui/about/etl-1",
+    "/ui/groups/ranking-ps",
     "/login",
 )
 
@@ -125,7 +129,7 @@ def test_a_taint_is_set_by_keyboard_alone(small: Served, visit: Visit) -> None:
     assert reached, "Apply is a few steps from the heading of the preview"
     keys.press("Enter")
     expect(page.locator("#done")).to_contain_text("+team=blue")
-    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
     keys.press("Enter")
     expect(page.locator("#done")).to_contain_text("-team=blue")
 

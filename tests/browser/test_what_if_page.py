@@ -77,7 +77,7 @@ def test_a_file_may_say_it_too(small: Served, visit: Visit) -> None:
     page.get_by_role("button", name="As a file").click()
     page.get_by_label("Changes and work, in YAML").fill("work:\n- {id: trial, resources: {CPU: 1}}\n")
     page.get_by_role("button", name="Show what would happen").click()
-    expect(page.get_by_role("row", name=re.compile("^trial"))).to_contain_text("waits")
+    expect(page.get_by_role("row", name=re.compile("^trial"))).to_contain_text("not there")
 
 
 def test_it_works_without_scripts(small: Served, visit: Visit) -> None:

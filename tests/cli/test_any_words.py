@@ -111,7 +111,7 @@ def at_the_desk(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     def reached(*_: object) -> Iterator[Desk]:
         yield desk
 
-    for name in ("nodes", "work", "asking", "trying", "auditing"):
+    for name in ("nodes", "work", "asking", "trying", "auditing", "describing", "tops"):
         monkeypatch.setattr(f"stead.commands.{name}.reached", reached)
     monkeypatch.setattr("stead.commands.serving._run", lambda *_: None)
     monkeypatch.chdir(tmp_path)
@@ -145,6 +145,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "work": ("--selector",),
     "work filter": ("--filter",),
     "groups": ("--filter",),
+    "nodes sort": ("--sort-by",),
+    "nodes output": ("-o",),
+    "work jsonpath": ("-o", "jsonpath=."),
+    "top sort": ("--sort-by",),
+    "top": (),
+    "describe": ("node",),
+    "describe work": ("work",),
+    "describe group": ("group",),
     "why": (),
     "why spec": ("--spec",),
     "lint": ("--spec",),

@@ -60,7 +60,11 @@ class TestOnAService:
         ("stead why re", ["reader", "render"]),
         ("stead why ri", ["ring", "ring-1", "ring-2", "ring-3"]),
         ("stead replay --ask tr", ["train"]),
-        ("stead nodes --format ", ["default", "table", "json", "yaml"]),
+        ("stead nodes --format ", ["table", "wide", "name", "json", "yaml", "csv", "jsonpath="]),
+        ("stead status -o j", ["json", "jsonpath="]),
+        ("stead describe ", ["node", "work", "group"]),
+        ("stead describe node cpu-o", ["cpu-one"]),
+        ("stead describe work tr", ["train"]),
         ("stead token --role v", ["viewer"]),
     )
 

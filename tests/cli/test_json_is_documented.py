@@ -50,6 +50,15 @@ PARTS = {
     },
     "A change": {"node": "A node", "audit": "An entry of the audit"},
     "A decision of the past": {"explanation": "An explanation"},
+    "A node's use": {"uses": "Use of a resource"},
+    "A description": {
+        "uses": "Use of a resource",
+        "shares": "A share of devices",
+        "work": "A piece of work",
+        "why": "An explanation",
+        "events": "An event",
+        "changes": "An entry of the audit",
+    },
 }
 """What a field consists of, where that has a table of its own."""
 
@@ -77,6 +86,12 @@ PRINTED: list[tuple[str, list[str]]] = [
     ("An explanation", ["why", "--spec", SPEC]),
     ("A difference", ["what-if", "--spec", CHANGES, "--evict", "cpu-2", "--drain", "cpu-1"]),
     ("A finding", ["lint"]),
+    ("A node's use", ["top"]),
+    ("An owner", ["top", "owners"]),
+    ("A description", ["describe", "node", "cpu-1"]),
+    ("A description", ["describe", "node", "0123456789ab"]),
+    ("A description", ["describe", "work", "render"]),
+    ("A description", ["describe", "group", "pair"]),
     ("A decision of the past", ["replay", "--ask", "late"]),
 ]
 
@@ -105,6 +120,22 @@ def test_the_service_answers_the_documented_fields(title: str, path: str, looked
     with urllib.request.urlopen(looked_at.url + path, timeout=30) as answer:
         found = json.load(answer)
     assert title in set(checked(title, found.get("items", found)))
+
+
+@pytest.mark.usefixtures("looked_at")
+@pytest.mark.parametrize(
+    ("kind", "name", "title"),
+    [("node", "cpu-1", "A node"), ("work", "web-1", "A piece of work"), ("group", "ring", "A group")],
+)
+def test_the_subject_of_a_description_is_as_in_its_list(kind: str, name: str, title: str, run: Run) -> None:
+    assert title in set(checked(title, json.loads(run("describe", kind, name, "-o", "json")[1])["subject"]))
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_two_what_ifs_are_two_differences(run: Run) -> None:
+    found = json.loads(run("what-if", CHANGES, "--compare", CHANGES, "-o", "json")[1])["compared"]
+    assert [set(each) for each in found] == [{"name", "difference"}] * 2
+    assert all("A difference" in set(checked("A difference", each["difference"])) for each in found)
 
 
 def test_changes_and_their_audit_have_the_documented_fields(changed: Served, run: Run) -> None:

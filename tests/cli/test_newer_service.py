@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 NEW: dict[str, Any] = {"new_field": {"deep": [1, {"is": "NewClass"}]}, "another": None}
 
-BY_NAME = frozenset({"labels", "sources", "total", "available", "resources", "bundles", "before", "after", "amounts"})
+BY_NAME = frozenset("labels sources total available resources bundles before after amounts uses asks_for links".split())
 """Objects whose keys are names of labels and resources, not fields."""
 
 

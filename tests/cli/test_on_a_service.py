@@ -30,6 +30,13 @@ LOOKS: dict[str, list[str]] = {
     "work": ["work"],
     "work-waiting": ["work", "--waiting"],
     "groups": ["groups"],
+    "nodes-wide": ["nodes", "--output", "wide", "--sort-by", "name"],
+    "describe-node": ["describe", "node", "cpu-one"],
+    "describe-running": ["describe", "work", "train"],
+    "describe-waiting": ["describe", "work", "big-2"],
+    "describe-group": ["describe", "group", "ring"],
+    "top": ["top"],
+    "top-owners": ["top", "owners"],
     "events": ["events", "--after", "40"],
     "why-waits": ["why", "render"],
     "why-runs": ["why", "web-1"],
@@ -51,6 +58,7 @@ LOOKS: dict[str, list[str]] = {
         "disk-",
     ],
     "what-if-spec": ["what-if", "--spec", CHANGES],
+    "what-if-compare": ["what-if", CHANGES, "--compare", "tests/golden/other-changes.yaml"],
     "replay-ask": ["replay", "--ask", "late"],
     "replay-at": ["replay", "--at", "2026-01-01 00:00:20"],
     "audit-empty": ["audit"],
@@ -104,11 +112,11 @@ SAYS = [
     (["label", "nodes", "cpu-1", "rack=7"], "node/cpu-1 labeled"),
     (["label", "nodes", "cpu-1", "disk-"], "node/cpu-1 unlabeled"),
     (["label", "nodes", "cpu-1", "disk-", "rack=7"], "node/cpu-1 labeled"),
-    (["taint", "--node-id", "cpu-1", "--append", '{"k": "v"}'], "node cpu-1: tainted k=v"),
-    (["taint", "--node-id", "cpu-1", "--apend", "{k:v}"], "node cpu-1: tainted k=v"),
+    (["taint", "--node-id", "cpu-1", "--append", '{"k": "v"}'], "node cpu-one: tainted k=v"),
+    (["taint", "--node-id", "cpu-1", "--apend", "{k:v}"], "node cpu-one: tainted k=v"),
     (
         ["taint", "--node-ip", "10.0.0.1", "--append", "k=v,l=w:NoExecute"],
-        "node cpu-1: tainted k=v, l=w:no-execute",
+        "node cpu-one: tainted k=v, l=w:no-execute",
     ),
     (
         ["taint", "--node-id", GPU[:6], "--remove", '{"gpu_node": "true"}'],
@@ -117,17 +125,17 @@ SAYS = [
     (["taint", "--node-id", GPU, "--delete", "gpu_node"], f"node {GPU[:12]}: no longer tainted gpu_node=true"),
     (
         ["taint", "--node-id", "cpu-1", "--append", "k=v", "--effect", "prefer-no-schedule"],
-        "node cpu-1: tainted k=v:prefer-no-schedule",
+        "node cpu-one: tainted k=v:prefer-no-schedule",
     ),
     (
         ["label", "--node-id", "cpu-1", "--append", '{"disk": "hdd"}', "--remove", "zone"],
-        "node cpu-1: labelled disk=hdd; no longer labelled zone",
+        "node cpu-one: labelled disk=hdd; no longer labelled zone",
     ),
-    (["drain", "cpu-1"], "node cpu-1: takes no new work"),
-    (["drain", "cpu-one", "--evict"], "node cpu-1: takes no new work, and what runs there is evicted"),
+    (["drain", "cpu-1"], "node cpu-one: takes no new work"),
+    (["drain", "cpu-one", "--evict"], "node cpu-one: takes no new work, and what runs there is evicted"),
     (
         ["drain", "cpu-1", "--evict", "--rate", "10/s"],
-        "node cpu-1: takes no new work, and what runs there is evicted",
+        "node cpu-one: takes no new work, and what runs there is evicted",
     ),
     (["uncordon", "spot-1"], "node spot-1: takes work again"),
 ]
@@ -259,9 +267,9 @@ class TestChanging:
         assert run("taint", "nodes", "cpu-1", "k=v:NoSchedule")[0] == 0
         assert run("taint", "nodes", "cpu-1", "k=v:NoSchedule")[0] == 0
         code, _, err = run("taint", "nodes", "cpu-1", "k=w:NoSchedule")
-        assert (code, err) == (1, "stead: node cpu-1 is tainted k=v; to make it k=w, give --overwrite\n")
+        assert (code, err) == (1, "stead: node cpu-one is tainted k=v; to make it k=w, give --overwrite\n")
         code, _, err = run("label", "nodes", "cpu-1", "disk=hdd")
-        assert (code, err) == (1, "stead: node cpu-1 is labelled disk=ssd; to make it disk=hdd, give --overwrite\n")
+        assert (code, err) == (1, "stead: node cpu-one is labelled disk=ssd; to make it disk=hdd, give --overwrite\n")
         assert run("taint", "nodes", "cpu-1", "k=w:NoExecute")[0] == 0
 
     def test_an_owner_and_an_end_are_shown(self, changed: Served, run: Run) -> None:

@@ -27,12 +27,15 @@ USAGE = [
     (["label", "nodes", "abcdef"], "name a label to set or to remove, for example disk=ssd or disk-"),
     (["drain"], "name nodes, or give a selector by -l, for example: -l zone=a (see 'stead drain --help')"),
     (["nodes", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range"),
-    (["nodes", "--format", "xml"], "Invalid value for '--format'"),
+    (["nodes", "--format", "xml"], "Invalid value for '-o' / '--output' / '--format': 'xml' is not an output form"),
+    (["nodes", "-o", "jsno"], "Invalid value for '-o' / '--output' / '--format': 'jsno' is not an output form (did"),
+    (["nodes", "-o", "jsonpath={.a"], "Invalid value for '-o' / '--output' / '--format': jsonpath '{.a' has no"),
+    (["status", "-o", "wide"], "Invalid value for '-o' / '--output' / '--format': 'wide' is not an output form"),
     (["why"], "name one piece of work by its id, or give --spec FILE (see 'stead why --help')"),
     (["why", "x", "--spec", "y"], "name one piece of work by its id, or give --spec FILE"),
     (["why", "x", "--until", "5m"], "--until is for a scenario; give --scenario FILE too"),
-    (["why", "--scenario", "scenarios/demo.yaml"], "name one piece of work of the scenario by its id"),
-    (["why", "--scenario", "scenarios/demo.yaml", "render", "--json"], "a scenario is told in words only"),
+    (["why", "--scenario", "scenarios/demo.yaml"], "name one piece of work by its id, or give --spec FILE"),
+    (["why", "x", "--scenario", "y", "--address", "z"], "give --scenario or --address, not both"),
     (["what-if"], "say what would be changed, for example --drain NODE, --add CPU=8 or --spec FILE"),
     (["what-if", "--count", "2"], "--count says how many nodes are added"),
     (["what-if", "--add-like", "cpu-1", "--count", "0"], "Invalid value for '--count'"),
@@ -111,7 +114,7 @@ ON_A_CLUSTER = [
     (["drain", "cpu"], "there is no node 'cpu' in this cluster"),
     (["drain", "10.0.0.3"], f"'10.0.0.3' is 2 nodes: {GPU}, spot-1; give the id of one, or --all"),
     (["taint", "--node-id", "cpu-one", "--append", "k=v"], "there is no node 'cpu-one' in this cluster"),
-    (["taint", "nodes", "cpu-1", "none-"], "node cpu-1 has no taint none; it has no taints"),
+    (["taint", "nodes", "cpu-1", "none-"], "node cpu-one has no taint none; it has no taints"),
     (
         ["taint", "--node-id", GPU, "--remove", '{"gpu_node": "false"}'],
         f"node {GPU} has no taint gpu_node=false; it has gpu_node=true",
@@ -124,10 +127,10 @@ ON_A_CLUSTER = [
         ["taint", "nodes", GPU, "a-", "--effect", "NoSchedule"],
         f"node {GPU} has no taint a:NoSchedule; it has gpu_node=true",
     ),
-    (["label", "nodes", "cpu-1", "none-"], "node cpu-1 has no label none; it has disk=ssd,zone=a"),
+    (["label", "nodes", "cpu-1", "none-"], "node cpu-one has no label none; it has disk=ssd,zone=a"),
     (
         ["label", "--node-id", "cpu-1", "--delete", '{"disk": "hdd"}'],
-        "node cpu-1 has no label disk=hdd; it has disk=ssd,zone=a",
+        "node cpu-one has no label disk=hdd; it has disk=ssd,zone=a",
     ),
     (["taint", "nodes", "cpu-1", "k=v:NoSchedule", "--until-job", "1"], "a simulation has no jobs"),
     (["nodes", "--filter", "colour=red"], "there is no field 'colour' to filter by"),
@@ -179,7 +182,7 @@ class TestBeforeAnythingIsReached:
         def reached(*_: object) -> None:
             raise AssertionError("the words were not checked first")
 
-        for name in ("nodes", "work", "asking", "trying", "auditing"):
+        for name in ("nodes", "work", "asking", "trying", "auditing", "describing", "tops"):
             monkeypatch.setattr(f"stead.commands.{name}.reached", reached)
 
     @pytest.mark.parametrize(("words", "sentence"), USAGE, ids=names(USAGE))
@@ -211,6 +214,8 @@ COMMANDS = [
     ["nodes"],
     ["work"],
     ["groups"],
+    ["describe", "node", "x"],
+    ["top"],
     ["events"],
     ["why", "x"],
     ["lint"],

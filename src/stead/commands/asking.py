@@ -14,26 +14,22 @@ import click
 
 from stead.commands.completing import work_ids
 from stead.commands.output import (
-    columns,
     for_scripts,
     formatted,
-    joined,
     moment,
     parsed_spec,
+    say,
     shortened,
+    sortable,
     structured,
     written,
 )
-from stead.commands.reach import addressed, reached
-from stead.commands.simulating import until
+from stead.commands.reach import Where, addressed, asked, reached
 from stead.commands.words import Moment, past_moment
 
 if TYPE_CHECKING:
     from stead.journal import Journal
     from stead.operate.history import Replayed
-
-CLOCK_MIN = 1e8
-"""A journal's moment below this is one of a simulation, which begins at 0."""
 
 STEPS_LONG = 200
 """A journal with more steps shows how far it is, to somebody who looks."""
@@ -47,50 +43,43 @@ spec_option = click.option("--spec", metavar="FILE", help="Work as a YAML file d
 @click.command(short_help="Say why something waits, or is where it is.")
 @click.argument("id", required=False, metavar="[ID]", shell_complete=work_ids)
 @spec_option
-@click.option("--scenario", metavar="FILE", help="Run this scenario first, and answer for it.")
-@until
 @formatted
-@addressed
-def why(
-    id: str | None, spec: str | None, scenario: str | None, until: float | None, form: str, address: str | None
-) -> int:
-    """Say why ID (a task, an actor, a group) waits, and what would let it in; or why it is where it is.
+@asked
+def why(id: str | None, spec: str | None, form: str, where: Where) -> int:
+    """Say why ID (a task, an actor, a group; a name will do) waits, and what would let it in; or why it is where it is.
 
     With --spec the same of work that was never submitted, and is not.
 
     \b
     Examples:
-      stead why 1a2b3c4d5e6f
+      stead why trainer
       stead why --spec work.yaml
       stead why --scenario scenarios/demo.yaml render
     """
-    if scenario is not None:
-        return _of_scenario(id, spec, scenario, until, form)
     if (id is None) == (spec is None):
         raise click.UsageError("name one piece of work by its id, or give --spec FILE")
-    if until is not None:
-        raise click.UsageError("--until is for a scenario; give --scenario FILE too")
     described = None if spec is None else parsed_spec(spec)
+    if where.scenario is not None and id is not None and not for_scripts(form):
+        return _in_scenario(id, where.scenario, where.until)
+    from stead.commands.naming import Names
     from stead.operate.views import explanation_json
 
-    with reached("why", address) as desk:
+    with reached("why", where) as desk:
+        names = Names(desk)
         if spec is not None:
             found = list(desk.why_spec(described))
             if not structured(form, [explanation_json(each) for each in found]):
                 for each in found:
-                    click.echo(shortened(f"{each.id}: {_indented(str(each))}"))
+                    click.echo(names.text(f"{each.id}: {_indented(str(each))}"))
             return 0
         one = desk.why(str(id))
         if not structured(form, explanation_json(one)):
-            click.echo(shortened(str(one)))
+            click.echo(names.text(str(one)))
     return 0
 
 
-def _of_scenario(id: str | None, spec: str | None, scenario: str, until: float | None, form: str) -> int:
-    if id is None or spec is not None:
-        raise click.UsageError("name one piece of work of the scenario by its id, for example: --scenario FILE train")
-    if for_scripts(form):
-        raise click.UsageError("a scenario is told in words only; `stead sim --json` has all of it for scripts")
+def _in_scenario(id: str, scenario: str, until: float | None) -> int:
+    """In words the simulation knows more: also what ended or was refused is told of."""
     from stead.sim.cluster import run
     from stead.sim.report import why_text
     from stead.sim.scenario import load
@@ -108,9 +97,9 @@ def _indented(text: str) -> str:
 
 @click.command(short_help="Find what work asks for and nothing has.")
 @spec_option
-@formatted
-@addressed
-def lint(spec: str | None, form: str, address: str | None) -> int:
+@sortable
+@asked
+def lint(spec: str | None, order: str | None, form: str, where: Where) -> int:
     """Find what waiting work (or that of a spec) asks for and no node has today: labels, values, resources; with the
     word that was perhaps meant. Exit code 1 if there is something.
 
@@ -118,16 +107,21 @@ def lint(spec: str | None, form: str, address: str | None) -> int:
     Examples:
       stead lint
       stead lint --spec work.yaml
+      stead lint --spec work.yaml --scenario cluster.yaml
+      stead lint -o name
     """
     described = None if spec is None else parsed_spec(spec)
-    from stead.operate.lint import finding_json
+    from stead.commands.lists import FOR_PEOPLE
+    from stead.commands.naming import Names
+    from stead.commands.tables import finding_listing
 
-    with reached("lint", address) as desk:
+    with reached("lint", where) as desk:
         found = desk.lint(described)
-    if not structured(form, [*map(finding_json, found)]):
-        rows = [("CODE", "WORK", "FINDING")]
-        rows += [(each.code, joined(map(shortened, each.ids)), each.text) for each in found]
-        click.echo(columns(rows) if found else "nothing found: everything that is asked for is there")
+        listing = finding_listing(Names(desk))
+        if order is not None:
+            found = listing.sorted(found, order)
+        nothing = "nothing found: everything that is asked for is there"
+        say(nothing if not found and form in FOR_PEOPLE else listing.text(form, found))
     return 1 if found else 0
 
 
@@ -216,7 +210,7 @@ def _tell(found: Replayed, form: str) -> None:
         return
     from stead.sim.report import sentence
 
-    when = moment(found.moment) if found.moment >= CLOCK_MIN else f"{found.moment:g} s"
+    when = moment(found.moment)
     back = f" (the journal goes back to step {found.oldest})" if found.oldest > 1 else ""
     click.echo(f"step {found.step} of {found.steps}, at {when}: decided again, byte-equal{back}.")
     for decision in found.decisions:

@@ -55,6 +55,14 @@ def work_ids(context: click.Context, parameter: click.Parameter, begin: str) -> 
     return _known(context, begin, _work)
 
 
+def described(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+    """`stead describe`: first what kind of thing it is, then which."""
+    if parameter.name == "kind":
+        return [each for each in ("node", "work", "group") if each.startswith(begin)]
+    is_node = str(context.params.get("kind", "")).startswith("node")
+    return (node_ids if is_node else work_ids)(context, parameter, begin)
+
+
 def node_words(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
     """kubectl's form: first the word `nodes`, then a node; what follows nobody can know."""
     given = context.params.get(parameter.name or "") or ()

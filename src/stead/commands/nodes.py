@@ -16,27 +16,23 @@ import click
 
 from stead.commands.completing import node_ids, node_words
 from stead.commands.output import (
-    detailed,
     ending,
     for_scripts,
     formatted,
     listed,
-    more,
-    node_table,
     pairs,
     shown_labels,
     structured,
     time_text,
     unconfirmed_text,
     watching,
-    written,
 )
-from stead.commands.reach import addressed, author, reached
+from stead.commands.reach import Where, addressed, asked, author, reached
 from stead.commands.words import (
-    SHORT,
     Kubectl,
     LabelChanges,
     Target,
+    Targets,
     all_nodes,
     duration,
     effect_option,
@@ -55,6 +51,7 @@ if TYPE_CHECKING:
     from stead.arguments import TaintChange
     from stead.operate.changes import NodeChange
     from stead.operate.desk import Desk
+    from stead.operate.snapshot import Query
     from stead.operate.views import NodeView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -98,7 +95,7 @@ class Told:
     def of(self, said: str, view: NodeView, dry_run: bool) -> str:
         if self.word:
             return f"node/{said} {self.word}{self.ends}{' (dry run)' if dry_run else ''}"
-        return f"node {view.id[:SHORT]}: {'would be so: ' if dry_run else ''}{self.sentence}"
+        return f"node {view.title}: {'would be so: ' if dry_run else ''}{self.sentence}"
 
 
 @click.command(cls=Kubectl, short_help="Set and remove taints of a running node.")
@@ -188,11 +185,11 @@ def _check_taints(view: NodeView, wanted: Sequence[Taint], removals: Sequence[Ta
         if not any(change.matches(taint) for taint in view.taints):
             said = str(change).removesuffix("-")
             has = ", ".join(map(str, view.taints)) or "no taints"
-            raise Invalid(f"node {view.id[:SHORT]} has no taint {said}; it has {has}")
+            raise Invalid(f"node {view.title} has no taint {said}; it has {has}")
     for taint in () if may_change else wanted:
         for there in view.taints:
             if (there.key, there.effect) == (taint.key, taint.effect) and there.value != taint.value:
-                raise Invalid(f"node {view.id[:SHORT]} is tainted {there}; to make it {taint}, give --overwrite")
+                raise Invalid(f"node {view.title} is tainted {there}; to make it {taint}, give --overwrite")
 
 
 @click.command(cls=Kubectl, short_help="Set and remove labels of a running node.")
@@ -259,11 +256,11 @@ def _check_labels(view: NodeView, changes: LabelChanges, may_change: bool) -> No
         if key not in view.labels or value not in (None, view.labels[key]):
             said = key if value is None else f"{key}={value}"
             has = pairs(shown_labels(view)) or "no labels"
-            raise Invalid(f"node {view.id[:SHORT]} has no label {said}; it has {has}")
+            raise Invalid(f"node {view.title} has no label {said}; it has {has}")
     for key, value in () if may_change else changes.labels.items():
         if view.labels.get(key, value) != value:
             there = f"{key}={view.labels[key]}"
-            raise Invalid(f"node {view.id[:SHORT]} is labelled {there}; to make it {key}={value}, give --overwrite")
+            raise Invalid(f"node {view.title} is labelled {there}; to make it {key}={value}, give --overwrite")
 
 
 @click.command(cls=Kubectl, short_help="Let a node take no new work.")
@@ -329,7 +326,7 @@ class Waiting:
             left[view.id] = left_on(desk, view.id, None if end is None else max(0.0, end - time.monotonic()))
             if not for_scripts(form):
                 said = f"{left[view.id]} pieces of work are left" if left[view.id] else "empty"
-                click.echo(f"node {view.id[:SHORT]}: {said}")
+                click.echo(printable(f"node {view.title}: {said}"))
         return left
 
 
@@ -359,47 +356,64 @@ def uncordon(
 
 
 @click.command(short_help="List the nodes: labels, taints, what is free.")
+@click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=node_ids)
 @click.option(
     "--selector", "-l", metavar="SELECTOR", help="Only those with these labels: 'zone in [a, b] and not spot'."
 )
 @listed
-@addressed
+@asked
 def nodes(
+    names: tuple[str, ...],
     selector: str | None,
     filters: tuple[str, ...],
     limit: int,
     detail: bool,
     watch: bool,
+    order: str | None,
     form: str,
-    address: str | None,
+    where: Where,
 ) -> int:
-    """List the live nodes with their labels, their taints (whose, until when), and what is free of what they have.
+    """List the live nodes with their labels, their taints (whose, until when), and what is free of what they have; or
+    only every NODE that is named: by an id, the beginning of one, an address or a name.
 
     \b
     Examples:
       stead nodes
-      stead nodes --selector 'zone in [a, b] and not spot'
-      stead nodes --filter draining=true --format json
+      stead nodes gpu-1 gpu-2 -o wide
+      stead nodes --selector 'zone in [a, b] and not spot' --sort-by -cpu
+      stead nodes --filter draining=true -o name
     """
     from stead.operate.snapshot import Query
-    from stead.operate.views import node_json
     from stead.selectors import parse_selector
 
+    if names and (selector is not None or filters):
+        raise click.UsageError("name nodes, or choose them by --selector and --filter, not both")
     chosen = None if selector is None else parse_selector(selector)
     query = Query(filters, chosen, 0, limit)
-    with reached("nodes", address) as desk:
-
-        def show() -> str:
-            page = desk.nodes(query)
-            if for_scripts(form):
-                return written(form, [node_json(view) for view in page.items])
-            more(len(page.items), page.total)
-            if not page.items:
-                return "no node" if chosen is None else f"no node has {chosen}"
-            return detailed(map(node_json, page.items)) if detail else node_table(page.items, desk.summary().at)
-
-        watching(watch, show)
+    with reached("nodes", where) as desk:
+        watching(watch, lambda: _listing(desk, query, names, order, detail, form))
     return 0
+
+
+def _listing(desk: Desk, query: Query, names: Sequence[str], order: str | None, detail: bool, form: str) -> str:
+    from stead.commands.lists import page_text
+    from stead.commands.naming import Names, unique_names
+    from stead.commands.tables import node_listing
+    from stead.operate.views import Page
+
+    def fetch(query: Query) -> Page[NodeView]:
+        if not names:
+            return desk.nodes(query)
+        found = Targets(tuple(Target(said, everyone=True) for said in names)).on(desk)
+        return Page(tuple(found), len(found))
+
+    called: dict[str, str] = {}
+    listing = node_listing(Names(desk).now, lambda view: called[view.id])
+    page = listing.page(fetch, query, order)
+    if form == "name":
+        called.update(unique_names(page.items, all_nodes(desk)))
+    nothing = "no node" if query.selector is None else f"no node has {query.selector}"
+    return page_text(listing, page, form, detail, nothing)
 
 
 def _carry_out(

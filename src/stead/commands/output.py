@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON and YAML for scripts.
+"""What commands print: tables for people; JSON, YAML and JSONPath for scripts.
 
 Rule: the same rows in every form. Plain text where nobody looks at a terminal, or NO_COLOR is set; the JSON form is
 stable (`docs/json.md`). Ids of nodes are shortened for people only.
@@ -18,40 +18,84 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stead.commands.words import SHORT, short_id
-from stead.errors import Invalid, printable
+from stead.commands.words import SHORT
+from stead.errors import Invalid, did_you_mean, printable
 from stead.labelling import IDENTITY_KEYS
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from stead.operate.desk import Carried
-    from stead.operate.views import Event, NodeView, WorkView
+    from stead.operate.views import Event, NodeView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FORMATS = ("default", "table", "json", "yaml")
+FORMS = ("table", "json", "yaml")
+LIST_FORMS = ("table", "wide", "name", "json", "yaml", "csv")
+JSON_PATH = "jsonpath="
 WATCH_S = 1.0
+CLOCK_MIN = 1e8
+"""A moment below this is one of a simulation, which begins at 0."""
+
 WIDTH_MAX = 60
 SPEC_FIELDS = ("work", "groups", "changes")
 
 _WHOLE_ID = re.compile(r"\b[0-9a-f]{56}\b")
 
 
-def formatted(command: Command) -> Command:
+class Form(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """How to print: one of some forms, or ``jsonpath=EXPRESSION``."""
+
+    name = "form"
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self.known = known
+
+    def convert(self, value: str, parameter: click.Parameter | None, at: click.Context | None) -> str:
+        if value.startswith(JSON_PATH):
+            from stead.commands import json_paths
+
+            try:
+                json_paths.template(value.removeprefix(JSON_PATH))
+            except Invalid as error:
+                self.fail(str(error), parameter, at)
+        elif value not in (*self.known, "default"):
+            good = ", ".join([*self.known, f"{JSON_PATH}EXPR"])
+            self.fail(
+                f"{value!r} is not an output form{did_you_mean(value, self.known)}; good ones are {good}", parameter, at
+            )
+        return value
+
+    def shell_complete(self, at: click.Context, parameter: click.Parameter, begin: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(each) for each in (*self.known, JSON_PATH) if each.startswith(begin)]
+
+
+def formatted(command: Command, forms: Sequence[str] = FORMS) -> Command:
     """The options by which a command is told how to print."""
     options = [
         click.option(
-            "--format",
             "-o",
+            "--output",
+            "--format",
             "form",
-            type=click.Choice(FORMATS),
+            type=Form(forms),
+            metavar="FORM",
             default="default",
-            help="How to print; json is stable.",
+            help=f"{', '.join(forms)} or {JSON_PATH}EXPR; the fields of json are stable.",
         ),
-        click.option("--json", "form", flag_value="json", help="As --format json."),
+        click.option("--json", "form", flag_value="json", help="The same as -o json."),
     ]
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def sortable(command: Command) -> Command:
+    """The options of a command that prints a list."""
+    said = "Sort by a column or a JSON field, such as name, total.CPU or -total.CPU for the largest first."
+    return formatted(click.option("--sort-by", "order", metavar="FIELD", help=said)(command), LIST_FORMS)
 
 
 def listed(command: Command) -> Command:
@@ -61,24 +105,29 @@ def listed(command: Command) -> Command:
             "--filter", "-f", "filters", multiple=True, metavar="KEY=VALUE", help="Only these; also KEY!=VALUE."
         ),
         click.option(
-            "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="So many at most."
+            "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of rows."
         ),
         click.option("--detail", is_flag=True, help="Show all that is known."),
         click.option("--watch", "-w", is_flag=True, help="Go on, and print again when something has changed."),
     ]
     for option in reversed(options):
         command = option(command)
-    return formatted(command)
+    return sortable(command)
 
 
 def for_scripts(form: str) -> bool:
-    return form in ("json", "yaml")
+    return form in ("json", "yaml") or form.startswith(JSON_PATH)
 
 
 def written(form: str, value: Any) -> str:
-    """A value as JSON or YAML."""
+    """A value as JSON or YAML, or what a JSONPath picks of it."""
     if form == "json":
         return json.dumps(value, indent=2)
+    if form.startswith(JSON_PATH):
+        from stead.commands import json_paths
+
+        picked = json_paths.filled(json_paths.template(form.removeprefix(JSON_PATH)), value)
+        return printable(picked, keep="\n\t").removesuffix("\n")
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True)).rstrip()
@@ -88,8 +137,14 @@ def structured(form: str, value: Any) -> bool:
     """Print a value for scripts, if that is what is wanted."""
     if not for_scripts(form):
         return False
-    click.echo(written(form, value))
+    say(written(form, value))
     return True
+
+
+def say(text: str) -> None:
+    """Print it; nothing at all if it is empty, so that a script gets no empty line."""
+    if text:
+        click.echo(text)
 
 
 def detailed(found: Iterable[Mapping[str, Any]]) -> str:
@@ -122,7 +177,7 @@ def more(shown: int, total: int) -> None:
 def watching(again: bool, show: Callable[[], str]) -> None:
     """Print once, or again and again where it has changed."""
     text = show()
-    click.echo(text)
+    say(text)
     while again:
         time.sleep(WATCH_S)
         if (fresh := show()) != text:
@@ -131,7 +186,7 @@ def watching(again: bool, show: Callable[[], str]) -> None:
                 click.clear()
             else:
                 click.echo()
-            click.echo(text)
+            say(text)
 
 
 def shortened(text: str) -> str:
@@ -140,6 +195,9 @@ def shortened(text: str) -> str:
 
 
 def moment(at: float) -> str:
+    """In UTC; of a scenario, the seconds since its start."""
+    if at < CLOCK_MIN:
+        return f"{at:g} s"
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -157,10 +215,10 @@ def time_text(seconds: float) -> str:
 
 def amounts_text(amounts: Mapping[str, float]) -> str:
     """``1 CPU, 2 GiB memory``; memory is counted in bytes."""
-    return ", ".join(f"{_amount(name, value)} {name}" for name, value in amounts.items()) or "nothing"
+    return ", ".join(f"{amount_text(name, value)} {name}" for name, value in amounts.items()) or "nothing"
 
 
-def _amount(name: str, value: float) -> str:
+def amount_text(name: str, value: float) -> str:
     if "memory" not in name or value < 1024:
         return f"{value:g}"
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -181,30 +239,6 @@ def pairs(labels: Mapping[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
-def node_table(views: Sequence[NodeView], now: float) -> str:
-    """One line each; a name is shown where a node has one of its own."""
-    rows = [("NODE", "NAME", "IP", "CPU", "GPU", "RUNS", "LABELS", "TAINTS")]
-    rows += [
-        (
-            view.id[:SHORT],
-            view.name or "-",
-            view.ip or "-",
-            _free(view, "CPU"),
-            _free(view, "GPU"),
-            str(view.runs) if view.runs else "-",
-            pairs(shown_labels(view)) or "-",
-            ", ".join([*taint_texts(view, now), *(["draining"] if view.draining else [])]) or "-",
-        )
-        for view in views
-    ]
-    return columns(rows)
-
-
-def _free(view: NodeView, resource: str) -> str:
-    total = view.total.get(resource, 0.0)
-    return f"{view.available.get(resource, 0.0):g}/{total:g}" if total else "-"
-
-
 def taint_texts(view: NodeView, now: float) -> Iterator[str]:
     ends = {(end.key, end.effect): end for end in view.ends}
     for taint in view.taints:
@@ -223,37 +257,22 @@ def ending(until: str | None, job: str, owner: str) -> str:
 # -- work and events
 
 
-def work_table(views: Sequence[WorkView], names: Mapping[str, str], now: float) -> str:
-    rows = [("ID", "KIND", "NAME", "STATE", "NODE", "COUNT", "ASKS FOR", "RULES", "AGE")]
-    rows += [
-        (
-            short_id(view.id),
-            view.kind,
-            view.name or "-",
-            view.state,
-            names.get(view.node, view.node[:SHORT]) or "-",
-            str(view.count) if view.count > 1 else "-",
-            amounts_text(view.resources),
-            cut("; ".join(view.rules)) or "-",
-            time_text(now - view.since) if view.since is not None and now > view.since else "-",
-        )
-        for view in views
-    ]
-    return columns(rows)
-
-
 def cut(text: str) -> str:
     return text if len(text) <= WIDTH_MAX else f"{text[: WIDTH_MAX - 3]}..."
 
 
 def event_line(event: Event) -> str:
-    """``2026-01-31 12:00:00  tainted   1a2b3c4d5e6f: gpu_node=true``, in UTC."""
+    """``2026-01-31 12:00:00  tainted   gpu-1: gpu_node=true``, in UTC."""
     return f"{moment(event.at)}  {shortened(str(event))}"
 
 
 def unconfirmed_text(carried: Carried) -> list[str]:
     """A line for each node that has not confirmed a change."""
-    return [f"node {id[:SHORT]} does not answer; the change holds there once it does" for id in carried.unconfirmed]
+    titles = {view.id: view.title for view in carried.nodes}
+    return [
+        f"node {titles.get(id, id[:SHORT])} does not answer; the change holds there once it does"
+        for id in carried.unconfirmed
+    ]
 
 
 def parsed_spec(path: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Rule: never guesses. An address says whether it is a service (http://... or the name of a context) or a Ray cluster;
 without one it is STEAD_ADDRESS, the default context, RAY_ADDRESS, or the only Ray cluster on this machine; where there
-are several, they are named.
+are several, they are named. A question may be about a scenario instead, which is simulated in this process.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from stead.commands.destinations import Destination, credentials, destination
 from stead.commands.saved_services import saved_names
+from stead.commands.words import moment_of_scenario
 from stead.errors import Invalid
 
 if TYPE_CHECKING:
@@ -39,10 +42,50 @@ def addressed(command: Command) -> Command:
     return click.option("--address", metavar="ADDRESS", help=said, shell_complete=saved_names)(command)
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What a question is about: the cluster at an address, or a scenario that is simulated."""
+
+    address: str | None = None
+    scenario: str | None = None
+    until: float | None = None
+
+
+def asked(command: Command) -> Command:
+    """The options by which a command that changes nothing is told what to look at; it gets them as `where`."""
+
+    @wraps(command)
+    def call(*, address: str | None, scenario: str | None, until: float | None, **given: Any) -> Any:
+        if scenario is not None and address is not None:
+            raise click.UsageError("give --scenario or --address, not both")
+        if scenario is None and until is not None:
+            raise click.UsageError("--until is for a scenario; give --scenario FILE too")
+        return command(where=Where(address, scenario, until), **given)
+
+    options = [
+        click.option("--scenario", metavar="FILE", help="Simulate this scenario and answer for it; needs no cluster."),
+        click.option(
+            "--until",
+            metavar="TIME",
+            callback=moment_of_scenario,
+            help="Stop at this moment of the simulation: 90, 90s, 5m, 2h.",
+        ),
+        addressed,
+    ]
+    found: Callable[..., Any] = call
+    for option in reversed(options):
+        found = option(found)
+    return cast(Command, found)
+
+
 @contextmanager
-def reached(what: str, address: str | None) -> Iterator[Desk]:
-    """The desk of the cluster, for the length of a block."""
-    to = destination(address)
+def reached(what: str, where: Where | str | None) -> Iterator[Desk]:
+    """The desk of the cluster at an address or of a scenario, for the length of a block."""
+    if isinstance(where, Where) and where.scenario is not None:
+        with simulated(where.scenario, where.until) as desk:
+            yield desk
+        return
+    to = destination(where.address if isinstance(where, Where) else where)
     if to.is_service:
         yield service(to)
         return
@@ -50,6 +93,23 @@ def reached(what: str, address: str | None) -> Iterator[Desk]:
         from stead.ray.remote_desk import remote_desk
 
         yield remote_desk()
+
+
+@contextmanager
+def simulated(scenario: str, until: float | None) -> Iterator[Desk]:
+    """The desk of a scenario that was played and whose time then stands still; moments count from its start."""
+    import tempfile
+    from pathlib import Path
+
+    from stead.sim.desk import SimDesk
+    from stead.sim.scenario import load
+
+    with tempfile.TemporaryDirectory(prefix="stead-simulation-") as folder:
+        desk = SimDesk(load(scenario), Path(folder), until, speed=0.0, began=0.0)
+        try:
+            yield desk
+        finally:
+            desk.close()
 
 
 def service(to: Destination, timeout_s: float | None = None) -> Desk:

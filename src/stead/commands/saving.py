@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from stead.commands.destinations import ADDRESS, is_service
-from stead.commands.output import columns, formatted, structured
+from stead.commands.output import formatted, say, sortable, structured
 from stead.commands.saved_services import SavedService, SavedServices, check_name, saved_names
 from stead.errors import Invalid
 from stead.operate.origins import check_token, origin_of
@@ -114,35 +114,35 @@ def _token(path: str | None) -> str:
 
 
 @saved.command("list", short_help="List the saved services.")
-@formatted
-def listing(form: str) -> int:
+@sortable
+def listing(order: str | None, form: str) -> int:
     """List the contexts. Tokens are not shown.
 
     \b
     Examples:
       stead context list
-      stead context list --format json
+      stead context list -o json
     """
+    from stead.commands.lists import FOR_PEOPLE, Column, Listing
+
     services = SavedServices()
     found, default = services.all(), services.default()
-    if structured(form, [_json(service, default) for service in found]):
-        return 0
-    if not found:
+    columns: Listing[SavedService] = Listing(
+        (
+            Column("NAME", lambda service: service.name),
+            Column("ADDRESS", lambda service: service.address),
+            Column("TOKEN", lambda service: "yes" if service.token else "no"),
+            Column("CA", lambda service: service.ca),
+            Column("INSECURE", lambda service: "yes" if service.insecure else ""),
+            Column("DEFAULT", lambda service: "yes" if service == default else ""),
+        ),
+        lambda service: service.name,
+        lambda service: _json(service, default),
+    )
+    if not found and form in FOR_PEOPLE:
         click.echo("no contexts; add one by: stead context add NAME --address URL")
         return 0
-    rows = [("NAME", "ADDRESS", "TOKEN", "CA", "INSECURE", "DEFAULT")]
-    rows += [
-        (
-            service.name,
-            service.address,
-            "yes" if service.token else "no",
-            service.ca or "-",
-            "yes" if service.insecure else "-",
-            "yes" if service == default else "-",
-        )
-        for service in found
-    ]
-    click.echo(columns(rows))
+    say(columns.text(form, found if order is None else columns.sorted(found, order)))
     return 0
 
 

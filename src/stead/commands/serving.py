@@ -2,7 +2,7 @@
 
 Rule: closed by default. Elsewhere than on loopback it serves nobody without a token, and does not start before there
 is one. With --tls-cert it speaks TLS and nothing else. A token is printed only when it is made for somebody; it is in
-no URL and in no log.
+no URL and in no log. What watches the cluster beside the requests (use over time, the webhook) has threads of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import hashlib
 import logging
 import os
 import signal
@@ -18,7 +19,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +29,14 @@ import click
 from stead.commands.destinations import ADDRESS, named
 from stead.commands.output import columns, formatted, structured
 from stead.commands.reach import attached
-from stead.commands.words import moment_of_scenario
+from stead.commands.words import duration, moment_of_scenario
 from stead.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
     from stead.operate.desk import Desk
+    from stead.operate.usage import History
     from stead.service.keys import Keys
+    from stead.service.webhook import Webhook
 
 PORT = 8625
 GRACE_S = 1
@@ -44,6 +47,8 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 WILDCARDS = ("0.0.0.0", "::")
 NEEDED = ("fastapi", "uvicorn", "jinja2")
+WEBHOOK_PENDING_S = 600.0
+WEBHOOK_SECRET = "STEAD_WEBHOOK_SECRET"
 
 
 @click.command(short_help="Serve the REST API and the web pages.")
@@ -55,6 +60,16 @@ NEEDED = ("fastapi", "uvicorn", "jinja2")
 @click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster.")
 @click.option("--until", metavar="TIME", callback=moment_of_scenario, help="Play it so far first: 90, 90s, 5m, 2h.")
 @click.option("--speed", type=click.FloatRange(0, 1_000_000), default=1.0, help="Playback speed; 0 pauses the clock.")
+@click.option("--title", metavar="TEXT", help="What pages and /status call the cluster.")
+@click.option("--webhook", "hook", metavar="URL", help="Post a message there when work is pending for too long.")
+@click.option(
+    "--webhook-pending",
+    "pending_s",
+    metavar="TIME",
+    callback=duration,
+    help="How long is too long: 90s, 10m, 2h.  [default: 10m]",
+)
+@click.option("--webhook-secret-file", "secret", metavar="FILE", help=f"Sign messages; else by {WEBHOOK_SECRET}.")
 @click.option("--quiet", is_flag=True, help="Do not log requests.")
 @click.option(
     "--address",
@@ -70,6 +85,10 @@ def serve(
     scenario: str | None,
     until: float | None,
     speed: float,
+    title: str | None,
+    hook: str | None,
+    pending_s: float | None,
+    secret: str | None,
     quiet: bool,
     address: str | None,
 ) -> int:
@@ -84,6 +103,7 @@ def serve(
       stead serve --address 10.0.0.1:6379 --port 8080
       stead serve --scenario scenarios/demo.yaml
       stead serve --host 0.0.0.0 --allow-host stead.example.com --tls-cert cert.pem --tls-key key.pem
+      stead serve --title "Training" --webhook https://hooks.example.com/stead --webhook-pending 30m
     """
     if scenario is None and until is not None:
         raise click.UsageError("--until is for a scenario; give --scenario FILE too")
@@ -93,20 +113,29 @@ def serve(
         raise click.UsageError(f"{address} is a service already; --address is that of a Ray cluster, HOST:PORT")
     if (certificate is None) is not (key is None):
         raise click.UsageError("TLS needs both, for example --tls-cert cert.pem --tls-key key.pem")
+    if hook is None and (pending_s is not None or secret is not None):
+        raise click.UsageError("--webhook-pending and --webhook-secret-file are for a webhook; give --webhook URL too")
     tls = Tls(certificate, key) if certificate is not None and key is not None else None
     _require_server()
     from stead.operate.origins import is_loopback
+    from stead.service.app import titled
     from stead.service.keys import Keys
+    from stead.service.webhook import Receiver, Webhook, secret_of
 
+    receiver = None if hook is None else Receiver(hook, secret_of(secret))
     keys = Keys()
     is_open = is_loopback(host)
     if not is_open:
         _require_token(host, keys)
     with _listening(host, port) as listening, _desk(scenario, until, speed, address) as desk:
         keys.operator_token()  # made now, so that commands find it
+        history = _history(desk, is_kept=scenario is None)
+        desk = desk if title is None else titled(desk, title)
         names = [name.lower() for name in allowed] + ([host.lower()] if host not in WILDCARDS else [])
+        webhook = Webhook(desk, receiver, pending_s or WEBHOOK_PENDING_S) if receiver else None
         _tell(desk, host, listening.getsockname()[1], bool(allowed), tls)
-        _run(desk, keys, names, is_open, listening, quiet, tls)
+        with _watching(desk, history, webhook):
+            _run(desk, keys, names, is_open, listening, quiet, tls, history)
     return 0
 
 
@@ -201,6 +230,31 @@ def _desk(scenario: str | None, until: float | None, speed: float, address: str 
             desk.close()
 
 
+def _history(desk: Desk, is_kept: bool) -> History:
+    """Use over time; of a cluster it is kept in a file of its own, so that it survives a restart."""
+    from stead.operate.usage import History
+    from stead.service.keys import home
+
+    if not is_kept:
+        return History()
+    found = desk.summary()
+    cluster = hashlib.sha256(f"{found.kind} {found.title}".encode(errors="surrogatepass")).hexdigest()[:16]
+    return History(home() / f"use-{cluster}.json")
+
+
+@contextmanager
+def _watching(desk: Desk, history: History, webhook: Webhook | None) -> Iterator[None]:
+    from stead.operate.usage import Sampler
+
+    snapshot = getattr(desk, "snapshot", None)
+    with ExitStack() as stack:
+        if snapshot is not None:
+            stack.enter_context(Sampler(snapshot, history).running())
+        if webhook is not None:
+            stack.enter_context(webhook.running())
+        yield
+
+
 def _tell(desk: Desk, host: str, port: int, has_names: bool, tls: Tls | None) -> None:
     """Where it is, and where the token lies; never the token."""
     from stead.operate.origins import is_loopback
@@ -227,6 +281,7 @@ def _run(
     listening: socket.socket,
     quiet: bool,
     tls: Tls | None,
+    history: History,
 ) -> None:
     """Until Ctrl-C or SIGTERM, both of which end it in order."""
     import uvicorn
@@ -234,7 +289,7 @@ def _run(
     from stead.service.app import create_app
     from stead.service.listening import SETTINGS
 
-    app: Any = create_app(desk, keys, names, open_reads=is_open)
+    app: Any = create_app(desk, keys, names, open_reads=is_open, history=history)
     settings = {**SETTINGS, **(tls.settings if tls else {})}
     config = uvicorn.Config(app, **settings, access_log=not quiet, timeout_graceful_shutdown=GRACE_S)
     _log_to_stderr(quiet)
@@ -251,7 +306,8 @@ def _log_to_stderr(quiet: bool) -> None:
     """Errors, and a line for each request: who, what and the outcome; no query and no header, so no token."""
     writing = logging.StreamHandler(sys.stderr)
     writing.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
+    levels = {"uvicorn.error": logging.WARNING, "uvicorn.access": logging.INFO, "stead": logging.WARNING}
+    for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [writing], False
         logger.setLevel(logging.CRITICAL if quiet and name == "uvicorn.access" else level)

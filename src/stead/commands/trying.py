@@ -1,21 +1,34 @@
 """`stead what-if`: changes tried on a copy of the cluster, shown side by side with now.
 
-Rule: whatever is said by options or in files becomes one document of changes, which `operate.what_if` reads; nothing
-is changed. What a `--dry-run` shows is told in the same words.
+Rule: whatever is said by options or in files becomes one document of changes, which `operate.what_if` reads. Nothing is
+changed, except by --apply: that carries out exactly what was previewed, as one change, once somebody has agreed. What a
+`--dry-run` shows is told in the same words.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from stead.commands.completing import node_ids
-from stead.commands.output import SPEC_FIELDS, columns, formatted, joined, parsed_spec, shortened, structured
-from stead.commands.reach import addressed, reached
-from stead.commands.words import SHORT, all_nodes, label_changes, short_id
-from stead.errors import Invalid
+from stead.commands.output import (
+    SPEC_FIELDS,
+    columns,
+    for_scripts,
+    formatted,
+    joined,
+    parsed_spec,
+    shortened,
+    structured,
+    unconfirmed_text,
+)
+from stead.commands.reach import Where, asked, author, reached
+from stead.commands.words import SHORT, Target, all_nodes, label_changes, short_id
+from stead.errors import Invalid, printable
 
 if TYPE_CHECKING:
     from stead.operate.desk import Desk
@@ -34,6 +47,7 @@ KINDS = {
     "waiting": "would wait as before",
 }
 
+COMPARED = {"stays": "would run on, but could not come back", "harms": "would lose something, in all"}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,11 +57,12 @@ def _node(name: str, said: str) -> Callable[[Command], Command]:
 
 
 @click.command(short_help="Show what changes would do, without making them.")
+@click.argument("files", nargs=-1, metavar="[FILE...]")
 @click.option(
     "--add", multiple=True, metavar="NODE", help="A node: CPU=8,GPU=1 or {capacity: {CPU: 8}, labels: {...}}."
 )
 @_node("--add-like", "A node like this one.")
-@click.option("--count", type=click.IntRange(1, 100_000), help="So many of each that is added.")
+@click.option("--count", type=click.IntRange(1, 100_000), help="How many of each are added.")
 @_node("--remove", "Take this node away.")
 @_node("--drain", "Let it take no new work.")
 @_node("--evict", "Let it take no new work, and end what runs there.")
@@ -60,52 +75,134 @@ def _node(name: str, said: str) -> Callable[[Command], Command]:
 @click.option(
     "--spec", "--work", "specs", multiple=True, metavar="FILE", help="Work, groups and changes in YAML; - is stdin."
 )
+@click.option("--compare", metavar="FILE", help="Try the changes of this file too, and show both side by side.")
+@click.option("--apply", "applies", is_flag=True, help="After the preview, make the changes, as one change.")
+@click.option("--yes", "-y", "agreed", is_flag=True, help="With --apply: do not ask.")
 @formatted
-@addressed
+@asked
 def what_if(
-    add: tuple[str, ...],
-    add_like: tuple[str, ...],
-    count: int | None,
-    remove: tuple[str, ...],
-    drain: tuple[str, ...],
-    evict: tuple[str, ...],
-    uncordon: tuple[str, ...],
-    taint: tuple[tuple[str, str], ...],
-    untaint: tuple[tuple[str, str], ...],
-    label: tuple[tuple[str, str], ...],
+    files: tuple[str, ...],
     specs: tuple[str, ...],
+    compare: str | None,
+    applies: bool,
+    agreed: bool,
     form: str,
-    address: str | None,
+    where: Where,
+    **options: Any,
 ) -> int:
     """Show what would become of all work if nodes were added, taken away, drained, tainted or labelled, or if there
-    was more work. Any mix of options; nothing is changed.
+    was more work. Any mix of options and files; without --apply nothing is changed.
 
     NODE is an id, the beginning of one, an address, a name, or a selector such as zone=a for all nodes that have it.
 
     \b
     Examples:
-      stead what-if --drain 1a2b3c4d5e6f
-      stead what-if --add-like 1a2b3c4d5e6f --count 2 --work work.yaml
+      stead what-if --drain gpu-1
+      stead what-if --add-like gpu-1 --count 2 --work work.yaml
       stead what-if --add CPU=8,GPU=1 --taint zone=a repair=true:NoExecute
-      stead what-if --spec changes.yaml --format json
+      stead what-if changes.yaml --compare others.yaml
+      stead what-if --drain gpu-1 --label gpu-1 repair=true --apply
+      stead what-if changes.yaml --scenario cluster.yaml -o json
     """
-    document = _merged(specs)
-    changes = [*_added(add, add_like, count), *_taints(taint), *_untaints(untaint), *_labels(label)]
-    changes += [{verb: said} for verb, given in (("leave", remove), ("drain", drain)) for said in given]
-    changes += [{"undrain": said} for said in uncordon]
-    for said in evict:
-        changes += [{"drain": said}, {"taint": said, "taints": _drained()}]
-    document["changes"] += changes
+    _check_apply(applies, agreed, compare, where)
+    document = _merged((*files, *specs))
+    document["changes"] += _changes(**options)
     if not any(document.values()):
         raise click.UsageError("say what would be changed, for example --drain NODE, --add CPU=8 or --spec FILE")
+    others = None if compare is None else _merged((compare,))
     from stead.operate.what_if import difference_json
 
-    with reached("what-if", address) as desk:
-        document["changes"] = [_with_selectors(desk, change) for change in document["changes"]]
-        found = desk.what_if({name: value for name, value in document.items() if value})
-        if not structured(form, dict(difference_json(found))):
-            click.echo(difference_text(found, {view.id: view.title for view in all_nodes(desk)}))
+    with reached("what-if", where) as desk:
+        if applies:
+            return _apply(desk, _meant(desk, document), agreed, form)
+        found = desk.what_if(_meant(desk, document))
+        if others is not None and compare is not None:
+            titles = _titles([*files, *specs], compare)
+            _compared(dict(zip(titles, (found, desk.what_if(_meant(desk, others))), strict=True)), form)
+        elif not structured(form, dict(difference_json(found))):
+            names = {view.id: view.title for view in all_nodes(desk)}
+            click.echo(f"{difference_text(found, names)}\n\nNothing was changed.")
     return 0
+
+
+def _meant(desk: Desk, document: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """The document with nodes in place of selectors, and without what is empty."""
+    changes = [_with_selectors(desk, change) for change in document["changes"]]
+    return {name: value for name, value in {**document, "changes": changes}.items() if value}
+
+
+# -- carrying it out
+
+
+def can_answer() -> bool:
+    """Whether somebody is there to be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _check_apply(applies: bool, agreed: bool, compare: str | None, where: Where) -> None:
+    if agreed and not applies:
+        raise click.UsageError("--yes agrees to a change; give --apply too")
+    if not applies:
+        return
+    if compare is not None:
+        raise click.UsageError("give --apply or --compare, not both")
+    if where.scenario is not None:
+        raise click.UsageError("--apply changes a cluster, and a scenario is none; leave out --scenario or --apply")
+    if not agreed and not can_answer():
+        raise click.UsageError("--apply asks before it changes anything, and nobody can answer here; give --yes")
+
+
+def _apply(desk: Desk, document: Mapping[str, Any], agreed: bool, form: str) -> int:
+    from stead.operate.applying import changes_in
+    from stead.operate.desk import carried_json
+    from stead.operate.what_if import difference_json
+
+    changes = changes_in(document, lambda said: Target(said).on(desk)[0].id)
+    found = desk.blast(*changes)
+    names = {view.id: view.title for view in all_nodes(desk)}
+    click.echo(difference_text(found, names), err=for_scripts(form))
+    if not agreed:
+        nodes = printable(joined(_place(change.node, names) for change in changes))
+        if not click.confirm(f"\nChange {nodes}?", err=True):
+            click.echo("Nothing was changed.", err=True)
+            return 1
+    carried = desk.change(changes, author())
+    if not structured(form, {**carried_json(carried), "difference": dict(difference_json(found))}):
+        nodes = printable(joined(view.title for view in carried.nodes))
+        done = f"Changed {nodes}: {carried.entry.changes}. Take it back by: stead undo {carried.entry.number}"
+        click.echo("\n".join(["", printable(done), *unconfirmed_text(carried)]))
+    return 0
+
+
+# -- two of them
+
+
+def _titles(files: Sequence[str], compared: str) -> tuple[str, str]:
+    """The names of the files, or the paths where these are equal."""
+    first = [PurePath(path).name for path in files]
+    pair = " + ".join(first) or "options", PurePath(compared).name
+    return pair if pair[0] != pair[1] else (" + ".join(files), f"{compared} (compared)")
+
+
+def _compared(found: Mapping[str, Difference], form: str) -> None:
+    from stead.operate.what_if import difference_json
+
+    told = [{"name": name, "difference": dict(difference_json(each))} for name, each in found.items()]
+    if structured(form, {"compared": told}):
+        return
+    rows: list[Sequence[str]] = [("WHAT", *found)]
+    rows.append(("nodes", *(str(each.nodes_after) for each in found.values())))
+    for kind in KINDS:
+        counts = [sum(fate.count for fate in getattr(each, kind)) for each in found.values()]
+        if any(counts):
+            rows.append((kind, *map(str, counts)))
+    stays = [sum(len(stays.ids) for stays in each.stays) for each in found.values()]
+    if any(stays):
+        rows.append(("stays", *map(str, stays)))
+    rows.append(("harms", *(str(each.harms) for each in found.values())))
+    kinds = {row[0] for row in rows}
+    said = [f"{kind}: {words}" for kind, words in (KINDS | COMPARED).items() if kind in kinds]
+    click.echo("\n".join([columns(rows, whole=True), "", *said, "", "Nothing was changed."]))
 
 
 # -- the document
@@ -118,6 +215,27 @@ def _merged(paths: Sequence[str]) -> dict[str, list[Any]]:
         for name, value in parsed_spec(path).items():
             found[name] += value if isinstance(value, list) else [value]
     return found
+
+
+def _changes(
+    add: Sequence[str],
+    add_like: Sequence[str],
+    count: int | None,
+    remove: Sequence[str],
+    drain: Sequence[str],
+    evict: Sequence[str],
+    uncordon: Sequence[str],
+    taint: Sequence[tuple[str, str]],
+    untaint: Sequence[tuple[str, str]],
+    label: Sequence[tuple[str, str]],
+) -> list[dict[str, Any]]:
+    """What the options say."""
+    changes = [*_added(add, add_like, count), *_taints(taint), *_untaints(untaint), *_labels(label)]
+    changes += [{verb: said} for verb, given in (("leave", remove), ("drain", drain)) for said in given]
+    changes += [{"undrain": said} for said in uncordon]
+    for said in evict:
+        changes += [{"drain": said}, {"taint": said, "taints": _drained()}]
+    return changes
 
 
 def _added(described: Sequence[str], like: Sequence[str], count: int | None) -> Iterator[dict[str, Any]]:
@@ -225,7 +343,7 @@ def difference_text(found: Difference, names: Mapping[str, str]) -> str:
     """Now and then, side by side: what becomes of what, and why the rest would wait."""
     parts = [f"{found.nodes_before} nodes now, {found.nodes_after} then."]
     parts.append(_side_by_side(found, names, tuple(KINDS)) or "All work stays as it is.")
-    parts += [_reasons(found, tuple(KINDS)), _staying(found, names), "Nothing was changed."]
+    parts += [_reasons(found, tuple(KINDS)), _staying(found, names)]
     return "\n\n".join(filter(None, parts))
 
 

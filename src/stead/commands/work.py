@@ -7,41 +7,35 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from stead.commands.output import (
     amounts_text,
-    columns,
-    detailed,
     event_line,
     for_scripts,
     formatted,
     joined,
     listed,
-    more,
+    say,
     shortened,
-    structured,
+    sortable,
     time_text,
     watching,
-    work_table,
     written,
 )
-from stead.commands.reach import addressed, reached
-from stead.commands.words import SHORT, all_nodes
+from stead.commands.reach import Where, asked, reached
+from stead.commands.words import short_id
 
 if TYPE_CHECKING:
+    from stead.commands.naming import Names
     from stead.operate.desk import Desk
-    from stead.operate.views import GroupView, Summary, WorkView
+    from stead.operate.views import Event, Summary, WorkView
 
 FOLLOW_S = 0.5
 LONGEST_SHOWN = 5
-
-
-def node_names(desk: Desk) -> dict[str, str]:
-    return {view.id: view.title for view in all_nodes(desk)}
 
 
 @click.command(short_help="List the work: what waits, then what runs.")
@@ -49,7 +43,7 @@ def node_names(desk: Desk) -> dict[str, str]:
 @click.option("--running", "state", flag_value="running", help="Only what runs.")
 @click.option("--selector", "-l", metavar="SELECTOR", help="Only work with these labels: 'role in [trainer]'.")
 @listed
-@addressed
+@asked
 def work(
     state: str | None,
     selector: str | None,
@@ -57,8 +51,9 @@ def work(
     limit: int,
     detail: bool,
     watch: bool,
+    order: str | None,
     form: str,
-    address: str | None,
+    where: Where,
 ) -> int:
     """List the work: what waits, in the order in which it will be tried, then what runs and where.
 
@@ -66,27 +61,23 @@ def work(
     Examples:
       stead work --waiting
       stead work --filter kind=actor --filter node=1a2b3c4d5e6f
-      stead work --format json
+      stead work --sort-by age -o wide
+      stead work -o jsonpath='{.items[*].name}'
     """
+    from stead.commands.lists import page_text
+    from stead.commands.naming import Names
+    from stead.commands.tables import work_listing
     from stead.operate.snapshot import Query
-    from stead.operate.views import work_json
     from stead.selectors import parse_selector
 
     conditions = (*filters, *([f"state={state}"] if state else []))
     query = Query(conditions, None if selector is None else parse_selector(selector), 0, limit)
-    with reached("work", address) as desk:
+    with reached("work", where) as desk:
 
         def show() -> str:
-            page = desk.work(query)
-            if for_scripts(form):
-                return written(form, [work_json(view) for view in page.items])
-            more(len(page.items), page.total)
-            if not page.items:
-                return "no work"
-            if detail:
-                return detailed(map(work_json, page.items))
-            names = node_names(desk) if any(view.node for view in page.items) else {}
-            return work_table(page.items, names, desk.summary().at)
+            names = Names(desk)
+            listing = work_listing(names, names.now)
+            return page_text(listing, listing.page(desk.work, query, order), form, detail, "no work")
 
         watching(watch, show)
     return 0
@@ -94,58 +85,57 @@ def work(
 
 @click.command(short_help="List the groups.")
 @listed
-@addressed
-def groups(filters: tuple[str, ...], limit: int, detail: bool, watch: bool, form: str, address: str | None) -> int:
+@asked
+def groups(
+    filters: tuple[str, ...],
+    limit: int,
+    detail: bool,
+    watch: bool,
+    order: str | None,
+    form: str,
+    where: Where,
+) -> int:
     """List the groups: work that is placed together or not at all.
 
     \b
     Examples:
       stead groups
       stead groups --filter state=waiting
+      stead groups --sort-by -bundles -o csv
     """
+    from stead.commands.lists import page_text
+    from stead.commands.naming import Names
+    from stead.commands.tables import group_listing
     from stead.operate.snapshot import Query
-    from stead.operate.views import group_json
 
     query = Query(filters, None, 0, limit)
-    with reached("groups", address) as desk:
+    with reached("groups", where) as desk:
 
         def show() -> str:
-            page = desk.groups(query)
-            if for_scripts(form):
-                return written(form, [group_json(view) for view in page.items])
-            more(len(page.items), page.total)
-            if not page.items:
-                return "no group"
-            return detailed(map(group_json, page.items)) if detail else group_table(page.items, node_names(desk))
+            names = Names(desk)
+            listing = group_listing(names, names.now)
+            return page_text(listing, listing.page(desk.groups, query, order), form, detail, "no group")
 
         watching(watch, show)
     return 0
 
 
-def group_table(views: Sequence[GroupView], names: Mapping[str, str]) -> str:
-    rows = [("ID", "NAME", "STATE", "STRATEGY", "BUNDLES", "NODES")]
-    for view in views:
-        nodes = dict.fromkeys(names.get(node, node[:SHORT]) for _, node in view.members if node)
-        bundles = str(len(view.members))
-        rows.append((view.id, view.name or "-", view.state, view.strategy, bundles, joined(nodes) or "-"))
-    return columns(rows)
-
-
 @click.command(short_help="The cluster in numbers.")
 @click.option("--watch", "-w", is_flag=True, help="Go on, and print again when something has changed.")
 @formatted
-@addressed
-def status(watch: bool, form: str, address: str | None) -> int:
+@asked
+def status(watch: bool, form: str, where: Where) -> int:
     """The cluster in numbers: nodes, work, what is free, and what waits for the longest.
 
     \b
     Examples:
       stead status
-      stead status --format json
+      stead status -o json
+      stead status --scenario scenarios/demo.yaml --until 5m
     """
     from stead.operate.views import summary_json
 
-    with reached("status", address) as desk:
+    with reached("status", where) as desk:
 
         def show() -> str:
             return written(form, summary_json(desk.summary())) if for_scripts(form) else _status(desk)
@@ -170,6 +160,7 @@ def _status(desk: Desk) -> str:
 
 def _waiting(desk: Desk, summary: Summary) -> list[str]:
     """Why work waits: the kinds that wait for the longest, and how many others there are."""
+    from stead.commands.naming import Names
     from stead.operate.snapshot import PAGE_MAX, Query
 
     page = desk.work(Query(("state=waiting",), None, 0, PAGE_MAX))
@@ -177,15 +168,16 @@ def _waiting(desk: Desk, summary: Summary) -> list[str]:
     for view in page.items:  # members of a group wait as one, and those that ask for the same wait for the same
         kind = view.group or repr((view.resources, view.rules, view.labels, view.namespace, view.kind))
         kinds.setdefault(kind, []).append(view)
-    ordered = sorted(kinds.values(), key=lambda alike: min(view.since or summary.at for view in alike))
+    ordered = sorted(kinds.values(), key=lambda alike: min(_since(view, summary.at) for view in alike))
     told: dict[str, dict[str, WorkView]] = {}
     for alike in ordered[:LONGEST_SHOWN]:
         why = str(desk.why(alike[0].group or alike[0].id)).replace("\n", " ")
         same = told.setdefault(why, {})
         for view in alike:
             same.setdefault(view.group or view.id, view)
+    names = Names(desk)
     lines = ["", "Waiting:"] if told else []
-    lines += [f"  {_ages(same, summary.at)}: {shortened(said)}" for said, same in told.items()]
+    lines += [f"  {_ages(same, summary.at, names)}: {names.text(said)}" for said, same in told.items()]
     rest = ordered[LONGEST_SHOWN:]
     count = sum(view.count for alike in rest for view in alike) + page.total - len(page.items)
     if count:
@@ -194,45 +186,72 @@ def _waiting(desk: Desk, summary: Summary) -> list[str]:
     return lines
 
 
-def _ages(alike: Mapping[str, WorkView], now: float) -> str:
+def _since(view: WorkView, now: float) -> float:
+    return now if view.since is None else view.since
+
+
+def _ages(alike: Mapping[str, WorkView], now: float, names: Names) -> str:
     """``train-1, train-2 (8), for 5m``: who, how many in all, and the longest."""
     many = sum(view.count for view in alike.values())
-    since = [view.since for view in alike.values() if view.since]
-    age = f", for {time_text(now - min(since))}" if since and min(since) < now else ""
-    return f"{joined(map(shortened, alike))}{f' ({many})' if many > len(alike) else ''}{age}"
+    called = dict.fromkeys(
+        (names.work.get(id) if view.group else view.name) or short_id(id) for id, view in alike.items()
+    )
+    since = min(_since(view, now) for view in alike.values())
+    age = f", for {time_text(now - since)}" if since < now else ""
+    return f"{joined(map(shortened, called))}{f' ({many})' if many > len(called) else ''}{age}"
 
 
 @click.command(short_help="Tell what happened: what waits and why, taints, labels.")
 @click.option("--after", metavar="NUMBER", type=click.IntRange(0), default=0, help="Only what came after this event.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=1000, show_default=True, help="So many at most.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=1000, show_default=True, help="Maximum number of events."
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on, and print what happens.")
-@formatted
-@addressed
-def events(after: int, limit: int, follow: bool, form: str, address: str | None) -> int:
+@sortable
+@asked
+def events(after: int, limit: int, follow: bool, order: str | None, form: str, where: Where) -> int:
     """Tell what happened, oldest first: work that waits and why, taints, labels, evictions, deadlines.
 
     \b
     Examples:
       stead events
       stead events -f
+      stead events --sort-by kind -o csv
       stead events --json --after 120
     """
-    from stead.operate.views import event_json
+    from stead.commands.naming import Names
+    from stead.commands.tables import event_listing
 
-    with reached("events", address) as desk:
-        found = desk.events(after, limit)
-        if not follow and structured(form, [event_json(event) for event in found]):
+    if follow and (order is not None or form in ("wide", "csv")):
+        raise click.UsageError("--follow prints events one by one as they come, so it takes no --sort-by, wide or csv")
+    with reached("events", where) as desk:
+        found, names = desk.events(after, limit), Names(desk)
+        listing = event_listing(names)
+        if not follow:
+            chosen = found if order is None else listing.sorted(found, order)
+            lines = form in ("default", "table")
+            say("\n".join(_line(form, event, names) for event in chosen) if lines else listing.text(form, chosen))
             return 0
         while True:
             for event in found:
                 after = event.number
-                click.echo(_line(form, event_json(event)) if for_scripts(form) else event_line(event))
-            if not follow:
-                return 0
+                click.echo(_line(form, event, names))
             time.sleep(FOLLOW_S)
             found = desk.events(after, limit)
+            names = Names(desk) if found else names
 
 
-def _line(form: str, event: dict[str, Any]) -> str:
-    """One event of a stream: a line of JSON, or a document of YAML."""
-    return json.dumps(event) if form == "json" else f"---\n{written(form, event)}"
+def _line(form: str, event: Event, names: Names) -> str:
+    """One event of a stream: a line of text or JSON, or a document of YAML."""
+    from dataclasses import replace
+
+    from stead.operate.views import event_json
+
+    if form == "name":
+        return shortened(event.subject)
+    if not for_scripts(form):
+        return event_line(replace(event, subject=names.of(event.subject), text=names.text(event.text)))
+    said = event_json(event)
+    return (
+        json.dumps(said) if form == "json" else f"---\n{written(form, said)}" if form == "yaml" else written(form, said)
+    )

@@ -29,7 +29,7 @@ from stead.operate.known_fields import known, picked
 from stead.operate.lint import Finding
 from stead.operate.origins import check_token, origin_of
 from stead.operate.snapshot import Query
-from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView
+from stead.operate.views import Event, GroupView, NodeView, OwnerView, Page, Summary, TaintEnd, WorkView
 from stead.operate.what_if import KINDS, Difference, Fate, Stays
 from stead.taints import Effect, Taint
 
@@ -91,6 +91,12 @@ class HttpDesk:
 
     def groups(self, query: Query) -> Page[GroupView]:
         return self._page("/groups", query, group_of)
+
+    def owners(self, query: Query) -> Page[OwnerView]:
+        return self._page("/owners", query, owner_of)
+
+    def owner(self, said: str) -> OwnerView:
+        return self._read(owner_of, self._get(f"/owners/{_quoted(said)}"))
 
     def events(self, after: int, limit: int) -> Sequence[Event]:
         return self._items(event_of, self._get("/events", {"after": after, "limit": limit}))
@@ -206,12 +212,14 @@ def _without_tls(address: str, error: ssl.SSLError) -> str:
 
 
 def _asked(changes: Sequence[NodeChange]) -> tuple[str, dict[str, Any]]:
-    """Path and body of a change: of one node, or the same of several."""
+    """Path and body of a change: of one node, the same of several, or one for each."""
     bodies = [change_json(change) for change in changes]
     if len(changes) == 1:
         return f"/nodes/{_quoted(changes[0].node)}", bodies[0]
     if any(body != bodies[0] for body in bodies):
-        raise Invalid("a service makes the same change on several nodes; make different ones one after the other")
+        return "/nodes", {
+            "changes": [{**body, "node": change.node} for body, change in zip(bodies, changes, strict=True)]
+        }
     return "/nodes", {**bodies[0], "nodes": [change.node for change in changes]}
 
 
@@ -264,8 +272,11 @@ def work_of(found: Mapping[str, Any]) -> WorkView:
 
 def group_of(found: Mapping[str, Any]) -> GroupView:
     members = tuple((each["id"], each["node"]) for each in found["members"])
-    rest = {name: found[name] for name in ("id", "name", "state", "strategy", "owner", "since")}
-    return GroupView(**rest, members=members, resources=tuple(found["bundles"]))
+    return GroupView(**{**picked(found, GroupView), "members": members, "resources": tuple(found["bundles"])})
+
+
+def owner_of(found: Mapping[str, Any]) -> OwnerView:
+    return OwnerView(**picked(found, OwnerView))
 
 
 def entry_of(found: Mapping[str, Any]) -> Entry:

@@ -25,7 +25,7 @@ from stead.operate.history import Replayed
 from stead.operate.leaving import still_wanted
 from stead.operate.lint import Finding, lint
 from stead.operate.snapshot import Query, Snapshot
-from stead.operate.views import Event, GroupView, NodeView, Page, Summary, TaintEnd, WorkView, node_json
+from stead.operate.views import Event, GroupView, NodeView, OwnerView, Page, Summary, TaintEnd, WorkView, node_json
 from stead.operate.what_if import Difference, read_changes, what_if
 
 NODES_MAX = 10_000
@@ -81,6 +81,8 @@ class Desk(Protocol):
     def work(self, query: Query) -> Page[WorkView]: ...
     def one(self, id: str) -> WorkView: ...
     def groups(self, query: Query) -> Page[GroupView]: ...
+    def owners(self, query: Query) -> Page[OwnerView]: ...
+    def owner(self, said: str) -> OwnerView: ...
     def events(self, after: int, limit: int) -> Sequence[Event]: ...
     def why(self, id: str) -> Explanation: ...
     def why_spec(self, written: Any) -> Sequence[Explanation]:
@@ -136,6 +138,12 @@ class Answering:
 
     def groups(self, query: Query) -> Page[GroupView]:
         return self.snapshot().groups(query)
+
+    def owners(self, query: Query) -> Page[OwnerView]:
+        return self.snapshot().owners(query)
+
+    def owner(self, said: str) -> OwnerView:
+        return self.snapshot().owner(said)
 
     def why(self, id: str) -> Explanation:
         snapshot = self.snapshot()

@@ -35,6 +35,15 @@ class Known:
     hidden: bool = False  # it stands for what is in use by somebody, and is no work of its own
 
 
+@dataclass(frozen=True, slots=True)
+class KnownOwner:
+    """What a cluster knows of an owner of work beside its id."""
+
+    name: str = ""
+    state: str = ""  # running or ended
+    since: float | None = None
+
+
 UNKNOWN = Known()
 
 
@@ -49,8 +58,8 @@ class Said(NamedTuple):
 class Rows:
     """Ids of work in the order of lists: what waits comes first, as it will be tried, and then what runs."""
 
-    def __init__(self, engine: Engine, known: Mapping[str, Known]) -> None:
-        self._engine, self.known = engine, known
+    def __init__(self, engine: Engine, known: Mapping[str, Known], owners: Mapping[str, KnownOwner]) -> None:
+        self._engine, self.known, self.owners = engine, known, owners
         self._asks: dict[str, Ask] = {}
         self._free: dict[str, Mapping[str, int]] = {}
         self._shapes = Shapes()
@@ -92,7 +101,13 @@ class Rows:
         return "member" if known is UNKNOWN and id in self.group_of else known.kind
 
     def owner(self, id: str) -> str:
-        return self.of(id).owner or self.ask(id).owner
+        """Whose a piece of work is; a member of a group belongs to the owner of the group."""
+        found, group = self.of(id).owner or self.ask(id).owner, self.group_of.get(id, "")
+        return found or (self.of(group).owner or self.groups[group].owner if group else "")
+
+    def owner_name(self, owner: str) -> str:
+        found = self.owners.get(owner)
+        return found.name if found else ""
 
     def free(self, node: str) -> Mapping[str, int]:
         """What is free on a node, in units."""
@@ -258,6 +273,8 @@ class Rows:
             return [id for id in ids if (self.ask(id).labels.get(key) == value) != negated]
         if condition.name == "labels":
             return [id for id in ids if (value in self.ask(id).labels) != negated]
+        if condition.name == "owner":
+            return [id for id in ids if (value in (owner := self.owner(id), self.owner_name(owner))) != negated]
         said = self._texts[condition.name]
         return [id for id in ids if (said(id) == value) != negated]
 
@@ -272,7 +289,6 @@ class Rows:
             "state": lambda id: "running" if id in placed else "waiting",
             "node": lambda id: placed.get(id, ""),
             "namespace": lambda id: self.ask(id).namespace,
-            "owner": self.owner,
             "group": lambda id: group_of.get(id, ""),
             "count": lambda id: str(self.of(id).count),
         }

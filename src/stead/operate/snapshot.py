@@ -20,10 +20,12 @@ from stead.labelling import Labels, Selector
 from stead.node import Node
 from stead.operate.changes import Absent, Conflict
 from stead.operate.filters import Condition, conditions
-from stead.operate.rows import QUESTIONS_KEPT, UNKNOWN, Known, Rows
+from stead.operate.owners import owners_of
+from stead.operate.rows import QUESTIONS_KEPT, UNKNOWN, Known, KnownOwner, Rows
 from stead.operate.views import (
     GroupView,
     NodeView,
+    OwnerView,
     Page,
     Summary,
     TaintEnd,
@@ -34,7 +36,7 @@ from stead.operate.views import (
 )
 from stead.resources import UNIT
 
-__all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "Query", "Snapshot"]
+__all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "KnownOwner", "Query", "Snapshot"]
 
 T = TypeVar("T")
 
@@ -46,6 +48,7 @@ PAGE_MAX = 10_000
 
 NODE_FIELDS = ("id", "ip", "name", "draining", "taints", "labels", "runs")
 GROUP_FIELDS = ("id", "name", "state", "strategy", "owner")
+OWNER_FIELDS = ("id", "name", "kind", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,12 @@ class Snapshot:
         measured: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]] | None = None,
         title: str = "",
         kind: str = "simulation",
+        owners: Mapping[str, KnownOwner] | None = None,
+        links: Mapping[str, str] | None = None,
         before: Snapshot | None = None,
     ) -> None:
-        self.engine, self.at, self.title, self.kind = engine, at, title, kind
-        self.rows: Rows = Rows(engine, known or {}) if before is None else before.rows
+        self.engine, self.at, self.title, self.kind, self._links = engine, at, title, kind, links or {}
+        self.rows: Rows = Rows(engine, known or {}, owners or {}) if before is None else before.rows
         self._started = started
         self._measured = measured or {}
         self._ends: dict[str, list[TaintEnd]] = defaultdict(list)
@@ -102,10 +107,8 @@ class Snapshot:
         """What it was made of: lists are made again by whoever gets it."""
         ends = [end for ends in self._ends.values() for end in ends]
         known = dict(self.rows.known)
-        return (
-            Snapshot,
-            (self.engine, self.at, known, ends, self._started, self._measured, self.title, self.kind),
-        )
+        beside = (self.title, self.kind, dict(self.rows.owners), self._links)
+        return Snapshot, (self.engine, self.at, known, ends, self._started, self._measured, *beside)
 
     # -- nodes
 
@@ -288,6 +291,7 @@ class Snapshot:
     def _work(self, id: str) -> WorkView:
         rows = self.rows
         ask, known, node = rows.ask(id), rows.of(id), rows.placed.get(id, "")
+        owner = rows.owner(id)
         return WorkView(
             id,
             rows.kind(id),
@@ -296,10 +300,11 @@ class Snapshot:
             node,
             *rows.said(ask),
             ask.namespace,
-            known.owner or ask.owner,
+            owner,
             rows.group_of.get(id, ""),
             known.since,
             known.count,
+            rows.owner_name(owner),
         )
 
     def work_id(self, said: str) -> str:
@@ -333,13 +338,15 @@ class Snapshot:
             return _page(ids, query, lambda id: self._group(rows.groups[id]))
         found = [self._group(rows.groups[id]) for id in ids]
         for each in wanted:
-            found = [view for view in found if (str(group_json(view)[each.name]) == each.value) != each.negated]
+            names = ("owner", "owner_name") if each.name == "owner" else (each.name,)
+            said = [{str(group_json(view)[name]) for name in names} for view in found]
+            found = [view for view, texts in zip(found, said, strict=True) if (each.value in texts) != each.negated]
         return _page(found, query, lambda view: view)
 
     def _group(self, group: Group) -> GroupView:
         placed, known = self.rows.placed, self.of(group.id)
         taken = next((each for each in group.alternatives if any(member.id in placed for member in each)), None)
-        members = taken or group.alternatives[0]
+        members, owner = taken or group.alternatives[0], known.owner or group.owner
         return GroupView(
             group.id,
             known.name,
@@ -347,9 +354,37 @@ class Snapshot:
             group.strategy.value,
             tuple((member.id, placed.get(member.id, "")) for member in members),
             resources_of(group) if taken is None else tuple(amounts(each.choices[0].resources) for each in members),
-            known.owner or group.owner,
+            owner,
             known.since,
+            self.rows.owner_name(owner),
         )
+
+    # -- owners
+
+    @cached_property
+    def _owners(self) -> Sequence[OwnerView]:
+        return owners_of(self.rows)
+
+    def owners(self, query: Query = ALL) -> Page[OwnerView]:
+        """Everybody who has work here, those with the most work first."""
+        found = self._owners
+        for each in conditions(query.filters, OWNER_FIELDS):
+            found = [view for view in found if (getattr(view, each.name) == each.value) != each.negated]
+        return _page(found, query, lambda view: view)
+
+    def owner(self, said: str) -> OwnerView:
+        """One of them, by id or name."""
+        found = [view for view in self._owners if view.id == said] or [
+            view for view in self._owners if view.name == said
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = [view.id for view in found[:10]] + (["..."] if len(found) > 10 else [])
+            raise Conflict(f"{_short(said)!r} is the name of {len(found)} owners: {', '.join(shown)}; give one id")
+        names = [name for view in self._owners for name in (view.id, view.name) if name]
+        example = f"; an owner is, for example, {min(names)!r}" if names else ""
+        raise Absent(f"nobody of the name {_short(said)!r} has work here{did_you_mean(said, names) or example}")
 
     # -- in numbers
 
@@ -376,6 +411,7 @@ class Snapshot:
             len(rows.waiting_groups),
             {name: round(amount, 4) for name, amount in total.items()},
             {name: round(amount, 4) for name, amount in available.items()},
+            self._links,
         )
 
 

@@ -75,6 +75,12 @@ class WorkView:
     group: str
     since: float | None  # when it was submitted, or took its place
     count: int = 1
+    owner_name: str = ""
+
+    @property
+    def owner_title(self) -> str:
+        """What to call its owner."""
+        return self.owner_name or self.owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,32 @@ class GroupView:
     resources: tuple[Mapping[str, float], ...]
     owner: str
     since: float | None
+    owner_name: str = ""
+
+    @property
+    def owner_title(self) -> str:
+        """What to call its owner."""
+        return self.owner_name or self.owner
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerView:
+    """Whose work it is: a job, a program, a team. What it uses and what its waiting work asks for are sums."""
+
+    id: str
+    kind: str  # job, or owner where the cluster knows no more than its id
+    name: str
+    state: str  # running or ended; "" where nobody can say
+    since: float | None
+    running: int
+    waiting: int
+    groups: int
+    uses: Mapping[str, float]
+    asks_for: Mapping[str, float]
+
+    @property
+    def title(self) -> str:
+        return self.name or self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +164,9 @@ class Summary:
     groups_waiting: int
     total: Mapping[str, float] = field(default_factory=dict)
     available: Mapping[str, float] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Where the cluster's own dashboard shows a job, a node, an actor or the logs of a node: an address for each of
+    them, with ``{id}`` where the id goes."""
 
 
 # -- words
@@ -202,6 +237,7 @@ def work_json(view: WorkView) -> dict[str, Any]:
         **{
             name: getattr(view, name) for name in ("id", "kind", "name", "state", "node", "namespace", "owner", "group")
         },
+        "owner_name": view.owner_name,
         "resources": dict(view.resources),
         "rules": list(view.rules),
         "labels": dict(view.labels),
@@ -212,10 +248,14 @@ def work_json(view: WorkView) -> dict[str, Any]:
 
 def group_json(view: GroupView) -> dict[str, Any]:
     return {
-        **{name: getattr(view, name) for name in ("id", "name", "state", "strategy", "owner", "since")},
+        **{name: getattr(view, name) for name in ("id", "name", "state", "strategy", "owner", "owner_name", "since")},
         "members": [{"id": id, "node": node} for id, node in view.members],
         "bundles": [dict(each) for each in view.resources],
     }
+
+
+def owner_json(view: OwnerView) -> dict[str, Any]:
+    return asdict(view)
 
 
 def event_json(event: Event) -> dict[str, Any]:

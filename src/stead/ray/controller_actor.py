@@ -155,7 +155,7 @@ class ControllerActor(Answers):
         self._desk = RayDesk(self, folder, worker.gcs_client.address)
         self._placing = Placing(worker.gcs_client.address, self._book, self._tables, self._wake.set)
         self._cluster = RayCluster(self._placing)
-        self._controller = Controller.resumed(self._cluster, journal, stores.engine)
+        self._controller = Controller.resumed(self._cluster, journal, stores.engine, self._desk.tally)
         self._engine = self._controller.engine
         self._grants = grants.detect(worker.gcs_client.address)
         self._passes = Passes(self._grants, GroupPlugs(self._tables.groups), self._tables.status, journal.check)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import re
 import secrets
 import threading
 import time
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 import ray
 
 from stead.asks import Ask, Group
+from stead.controller import Tally
 from stead.engine import Engine
 from stead.engine.explain import Explanation
 from stead.engine.facts import AskEnded, AskRunning, AskSubmitted, Fact, GroupSubmitted
@@ -31,7 +33,7 @@ from stead.operate.audit import Audit, Author
 from stead.operate.changes import NodeChange
 from stead.operate.desk import Carried, Changes, Desk, LocalDesk, listed
 from stead.operate.history import Replayed, replay_decision
-from stead.operate.snapshot import Known, Snapshot
+from stead.operate.snapshot import Known, KnownOwner, Snapshot
 from stead.operate.views import Event, TaintEnd
 from stead.operate.what_if import Difference
 from stead.ray.attach import NAMESPACE
@@ -49,7 +51,15 @@ FRESH_S = 0.5
 TASKS_S = 1.0
 """Owners tell Ray of their tasks every second, so a look at them is good for as long."""
 
+JOBS_S = 5.0
+"""Names of jobs do not change; whether they run is told so late at most."""
+
+EVENTS_COUNTED = 10_000
+"""How many events one look counts at most."""
+
 OWN_GROUPS = ("stead-plug", "stead-ticket", "stead-anchor")
+
+DASHBOARD = re.compile(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}")
 
 Kind = tuple[Any, ...]
 
@@ -75,16 +85,19 @@ class Within(Protocol):
 
 
 class RayDesk(LocalDesk):
-    """Inside the controller. Its audit is beside the journal."""
+    """Inside the controller, which counts its decisions in `tally`. Its audit is beside the journal."""
 
     def __init__(self, controller: Within, folder: Path, address: str) -> None:
         super().__init__(Audit(private(folder / "audit.sqlite")))
         self._controller, self._folder, self._title = controller, folder, address
         self._store = ControlStore(address)
         self._looking, self._packing = threading.Lock(), threading.Lock()
+        self.tally, self._counted = Tally(), Tally()
+        self._evicted, self._last_event = 0, -1
         self._made: tuple[float, Snapshot] | None = None
         self._packed: tuple[str, Snapshot, bytes] | None = None
         self._first_seen: dict[str, float] = {}
+        self._jobs_seen: tuple[float, tuple[Mapping[str, KnownOwner], Mapping[str, str]]] = (-JOBS_S, ({}, {}))
         self._tasks_seen: tuple[float, tuple[Sequence[TaskRow], Sequence[TaskRow]]] = (0.0, ((), ()))
 
     def now(self) -> float:
@@ -137,11 +150,13 @@ class RayDesk(LocalDesk):
             return made[1]
 
     def packed(self, held: str) -> tuple[str, bytes]:
-        """The snapshot of now, for another process, with its name; nothing but the name if that process holds it."""
+        """The snapshot of now and its tally, for another process, with their name; nothing but the name if that
+        process holds them."""
         snapshot = self.snapshot()
         with self._packing:
             if self._packed is None or self._packed[1] is not snapshot:
-                self._packed = (secrets.token_hex(8), snapshot, pickle.dumps(snapshot, pickle.HIGHEST_PROTOCOL))
+                content = pickle.dumps((snapshot, self._counted), pickle.HIGHEST_PROTOCOL)
+                self._packed = (secrets.token_hex(8), snapshot, content)
             name, _, content = self._packed
         return name, b"" if name == held else content
 
@@ -161,8 +176,12 @@ class RayDesk(LocalDesk):
         tables = self._controller.tables
         running, waiting = self._tasks()
         listed = Listed(running, waiting, tables.actors(), tables.groups())
+        jobs, links = self._jobs()
+        self._count_evictions()
         with self._controller.locked():
+            self._counted = replace(self.tally.copy(), evicted=self._evicted)
             everything = Everything(self._controller, listed)
+            owners = {each.owner for each in everything.known.values()}
             return Snapshot(
                 everything.engine,
                 time.time(),
@@ -175,7 +194,25 @@ class RayDesk(LocalDesk):
                 },
                 title=self._title,
                 kind="ray",
+                owners={id: known for id, known in jobs.items() if id in owners},
+                links=links,
             )
+
+    def _jobs(self) -> tuple[Mapping[str, KnownOwner], Mapping[str, str]]:
+        looked, found = self._jobs_seen
+        if time.monotonic() - looked > JOBS_S:
+            tables = self._controller.tables
+            found = (tables.jobs(), dashboard_links(tables.dashboard()))
+            self._jobs_seen = (time.monotonic(), found)
+        return found
+
+    def _count_evictions(self) -> None:
+        """By the events since the controller began: of work that Ray placed by itself the engine decides none."""
+        if self._last_event < 0:
+            self._last_event = max((event.number for event in self._controller.events(0, 1)), default=0)
+        for event in self._controller.events(self._last_event, EVENTS_COUNTED):
+            self._last_event = event.number
+            self._evicted += event.count if event.kind == "evicted" else 0
 
     def _with_ages(self, known: Mapping[str, Known]) -> dict[str, Known]:
         """Of groups, and of work that is only counted, Ray tells no beginning: it is when they were first seen."""
@@ -317,6 +354,14 @@ def _kind_of(resources: Mapping[str, float]) -> Kind:
     """Equal demands, also of an actor that asks for two parts of its pass until it has started."""
     names = sorted(name for name in resources if name.startswith(PREFIX))
     return (*names, *sorted(item for item in resources.items() if not item[0].startswith(PREFIX)))
+
+
+def dashboard_links(address: str) -> dict[str, str]:
+    """Where Ray's dashboard at HOST:PORT shows what, with ``{id}`` where the id goes; nothing if there is none."""
+    if not DASHBOARD.fullmatch(address):
+        return {}
+    pages = {"job": "jobs/{id}", "node": "cluster/nodes/{id}", "actor": "actors/{id}", "logs": "logs/?nodeId={id}"}
+    return {kind: f"http://{address}/#/{page}" for kind, page in pages.items()}
 
 
 _calls = threading.local()

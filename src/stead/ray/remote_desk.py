@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from stead import solver
+from stead.controller import Tally
 from stead.engine.explain import Explanation
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange
@@ -30,14 +31,22 @@ class RemoteDesk(Answering):
     def __init__(self) -> None:
         self._fetching = threading.Lock()
         self._name, self._snapshot = "", None  # type: str, Snapshot | None
+        self._tally = Tally()
 
     def snapshot(self) -> Snapshot:
         with self._fetching:
             name, content = _ask("packed", self._name)
             if self._snapshot is None or content:
-                self._name, self._snapshot = name, pickle.loads(content)
+                self._snapshot, self._tally = pickle.loads(content)
+                self._name = name
                 self._snapshot.engine.solver = solver.found()
             return self._snapshot
+
+    @property
+    def tally(self) -> Tally:
+        """What the controller decided since it began, as counts; as old as the snapshot."""
+        self.snapshot()
+        return self._tally
 
     def why(self, id: str) -> Explanation:
         """The controller looks up in Ray's tables what the snapshot does not list, such as a task that waits."""

@@ -6,19 +6,27 @@ begin with ``stead.`` are in them like any other.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import ray
+from ray._private.ray_constants import KV_NAMESPACE_DASHBOARD
 from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
 from ray.util.placement_group import PlacementGroup
+
+from stead.operate.rows import KnownOwner
 
 ACTOR_ID = 32
 """How long the id of an actor is; those of jobs are shorter."""
 
 SHAPES_LISTED_MAX = 100
 """A raylet lists so many kinds of pending work; from this many rows on, some may be missing."""
+
+INTERPRETER = re.compile(r"python[0-9.]*|ipython[0-9.]*|bash|sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,15 @@ class Tables:
         submitted = {row.config.metadata.get("job_submission_id", "") for row in alive.values()}
         return ({id.hex() for id in alive} | submitted) - {""}
 
+    def jobs(self) -> dict[str, KnownOwner]:
+        """Every job that Ray remembers, by the id that its work carries."""
+        return {id.hex(): _job(row) for id, row in self.gcs.get_all_job_info(timeout=10).items()}
+
+    def dashboard(self) -> str:
+        """HOST:PORT of Ray's dashboard; "" if it has none."""
+        found = self.gcs.internal_kv_get(b"webui:url", KV_NAMESPACE_DASHBOARD, timeout=10)
+        return found.decode(errors="replace") if found else ""
+
     def live_owners(self, owners: Iterable[str]) -> set[str]:
         """Of these, the jobs that run and the actors that are not dead."""
         owners = set(owners)
@@ -183,6 +200,31 @@ def _pending(row: Any) -> PendingRow:
         for each in selector.label_constraints
     ]
     return PendingRow(dict(row.request.resources_bundle), tuple(labels), row.count)
+
+
+def _job(row: Any) -> KnownOwner:
+    named = row.config.metadata.get("job_name") or row.config.metadata.get("job_submission_id")
+    return KnownOwner(
+        named or program_name(row.entrypoint), "ended" if row.is_dead else "running", row.start_time / 1e3 or None
+    )
+
+
+def program_name(command: str) -> str:
+    """What a command line runs, without its path, its interpreter and its arguments: ``train.py``."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an open quotation mark
+        words = command.split()
+    rest = iter(words)
+    for word in rest:
+        name = PurePosixPath(word).name
+        if word == "-c":
+            break
+        if word in ("-W", "-X"):
+            next(rest, "")
+        elif not word.startswith("-") and not INTERPRETER.fullmatch(name):
+            return name
+    return PurePosixPath(words[0]).name if words else ""
 
 
 def _actor(raw: bytes) -> ActorRow:

@@ -25,11 +25,13 @@ from stead.operate.desk import Changes, Desk, Unanswered, carried_json, listed
 from stead.operate.lint import finding_json
 from stead.operate.snapshot import PAGE, PAGE_MAX
 from stead.operate.snapshot import Query as Part
+from stead.operate.usage import INTERVAL_S, KEPT, History, sample_json
 from stead.operate.views import (
     event_json,
     explanation_json,
     group_json,
     node_json,
+    owner_json,
     summary_json,
     work_json,
 )
@@ -38,7 +40,7 @@ from stead.selectors import parse_selector
 from stead.service import schemas
 from stead.service.clients import WHILE_WANTED
 from stead.service.guard import share_of
-from stead.service.metrics import metrics
+from stead.service.metrics import Metrics
 from stead.service.schemas import PAIRS_MAX, TEXT_MAX
 from stead.service.streams import Streams
 from stead.service.writing import NodeTexts, page_text, work_page, written
@@ -57,6 +59,7 @@ Filter = Annotated[
 Selector = Annotated[str, Query(max_length=TEXT_MAX, description="Labels: zone in [a, b] and not spot.")]
 NodeId = Annotated[str, Path(max_length=256, description="A node's id, the beginning of one, its address or name.")]
 WorkId = Annotated[str, Path(max_length=512, description="The id of work.")]
+OwnerId = Annotated[str, Path(max_length=512, description="The id or name of an owner.")]
 DryRun = Annotated[bool, Query(description="Only say what it would do.")]
 After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The number of the last one that is known.")]
 Text = Annotated[str, Query(max_length=256)]
@@ -107,7 +110,7 @@ class Written(Answer):
         return str(content).encode()
 
 
-def create_api(desk: Desk) -> APIRouter:
+def create_api(desk: Desk, history: History) -> APIRouter:
     """All routes of the REST API."""
     api = APIRouter(responses=ERRORS, default_response_class=Answer)
     _add_nodes(api, desk)
@@ -117,6 +120,7 @@ def create_api(desk: Desk) -> APIRouter:
     _add_work(api, desk)
     _add_questions(api, desk)
     _add_history(api, desk)
+    _add_use(api, history)
     _add_for_machines(api, desk)
     return api
 
@@ -151,8 +155,14 @@ def _add_nodes(api: APIRouter, desk: Desk) -> None:
 def _add_node_changes(api: APIRouter, desk: Desk) -> None:
     @api.patch("/nodes", tags=["changes"], summary="Make one change of several nodes", response_model=CHANGED)
     def edit_many(request: Request, edit: schemas.NodesEdit) -> Answer:
-        if bool(edit.nodes) == bool(edit.selector.strip()):
-            raise Invalid("name nodes or give a selector, for example {'selector': 'zone = a', 'draining': true}")
+        if [bool(edit.nodes), bool(edit.selector.strip()), bool(edit.changes)].count(True) != 1:
+            good = "{'selector': 'zone = a', 'draining': true}"
+            raise Invalid(f"name nodes, give a selector, or give changes, one of the three, for example {good}")
+        if edit.changes:
+            if edit.model_fields_set - {"changes", "dry_run"}:
+                raise Invalid(f"beside changes there is {min(edit.model_fields_set - {'changes'})}; move it into them")
+            each = [change_of(_id(desk, one.node), one) for one in edit.changes]
+            return _change(desk, each, request, edit.dry_run)
         ids = [_id(desk, said) for said in edit.nodes]
         if edit.selector.strip():
             chosen = desk.nodes(_part(edit.selector, (), 0, PAGE_MAX))
@@ -262,6 +272,15 @@ def _add_work(api: APIRouter, desk: Desk) -> None:
         page = desk.groups(_part("", filter, offset, limit))
         return Written(page_text(page, [written(group_json(view)) for view in page.items]))
 
+    @api.get("/owners", tags=["work"], summary="List the owners of work", response_model=schemas.Owners)
+    def owners(filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
+        page = desk.owners(_part("", filter, offset, limit))
+        return Written(page_text(page, [written(owner_json(view)) for view in page.items]))
+
+    @api.get("/owners/{id:path}", tags=["work"], summary="One owner", response_model=schemas.Owner)
+    def owner(id: OwnerId) -> Answer:
+        return Answer(owner_json(_found(desk.owner, id)))
+
 
 def _add_questions(api: APIRouter, desk: Desk) -> None:
     @api.post(
@@ -358,11 +377,23 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
         )
 
 
+def _add_use(api: APIRouter, history: History) -> None:
+    @api.get("/use", tags=["history"], summary="What was pending, in use and stranded", response_model=schemas.Use)
+    def use(
+        after: Annotated[
+            float, Query(ge=0, le=1e12, allow_inf_nan=False, description="Only what came later: seconds since 1970.")
+        ] = 0.0,
+    ) -> Answer:
+        items = [sample_json(sample) for sample in history.samples(after)]
+        return Answer({"interval_s": INTERVAL_S, "kept": KEPT, "items": items})
+
+
 def _add_for_machines(api: APIRouter, desk: Desk) -> None:
+    metrics = Metrics(desk)
+
     @api.get("/metrics", tags=["machines"], summary="Prometheus' form", response_class=PlainTextResponse)
     def prometheus() -> PlainTextResponse:
-        waiting = desk.work(Part(filters=("state=waiting",), limit=PAGE_MAX))
-        return PlainTextResponse(metrics(desk.summary(), waiting))
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @api.get("/healthz", tags=["machines"], summary="Whether the service answers", response_model=schemas.Health)
     async def healthz() -> Answer:

@@ -1,17 +1,23 @@
 """The whole service: API and pages behind the guard.
 
-Rule: nothing is served that did not pass the guard.
+Rule: nothing is served that did not pass the guard. Whoever serves may give the cluster another title; all the rest is
+the desk's.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
+from stead.errors import Invalid
 from stead.operate.desk import Desk
+from stead.operate.usage import History
+from stead.operate.views import Summary
 from stead.service.api import add_refusals, create_api
 from stead.service.guard import App, Guard, Limits
 from stead.service.keys import Keys
@@ -19,16 +25,43 @@ from stead.service.pages import create_pages
 from stead.service.reference import add_reference
 
 THREADS = 8
+TITLE_MAX = 64
 
 
 def create_app(
-    desk: Desk, keys: Keys, hosts: Iterable[str] = (), open_reads: bool = True, limits: Limits | None = None
+    desk: Desk,
+    keys: Keys,
+    hosts: Iterable[str] = (),
+    open_reads: bool = True,
+    limits: Limits | None = None,
+    history: History | None = None,
 ) -> App:
-    app = create_inner(desk, keys)
+    """`history` is what the service knows of use over time; somebody else adds to it."""
+    app = create_inner(desk, keys, history)
     return Guard(app, keys, hosts, open_reads, limits)
 
 
-def create_inner(desk: Desk, keys: Keys) -> FastAPI:
+class _Titled:
+    """A desk whose cluster has another title."""
+
+    def __init__(self, desk: Desk, title: str) -> None:
+        self._desk, self._title = desk, title
+
+    def summary(self) -> Summary:
+        return replace(self._desk.summary(), title=self._title)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._desk, name)
+
+
+def titled(desk: Desk, title: str) -> Desk:
+    """The same desk, with this title for its cluster."""
+    if not title.strip() or not title.isprintable() or len(title) > TITLE_MAX:
+        raise Invalid(f"the title {title[:100]!a} must have 1 to {TITLE_MAX} printable characters, like 'Training'")
+    return cast(Desk, _Titled(desk, title.strip()))
+
+
+def create_inner(desk: Desk, keys: Keys, history: History | None = None) -> FastAPI:
     """The application without its guard; FastAPI's own pages load scripts from elsewhere, so they are off."""
     app = FastAPI(
         title="stead",
@@ -39,9 +72,10 @@ def create_inner(desk: Desk, keys: Keys) -> FastAPI:
         redirect_slashes=False,
         lifespan=_with_few_threads,
     )
-    app.include_router(create_api(desk))
+    history = History() if history is None else history
+    app.include_router(create_api(desk, history))
     add_reference(app)
-    app.include_router(create_pages(desk, keys), include_in_schema=False)
+    app.include_router(create_pages(desk, keys, history), include_in_schema=False)
     add_refusals(app)
     return app
 

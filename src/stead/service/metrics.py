@@ -1,44 +1,154 @@
-"""The cluster in Prometheus' text form.
+"""The cluster in Prometheus' text form: gauges of what is now, counters and a histogram of what was decided.
 
-Rule: few series whose labels cannot grow without end: by resource and by reason, never by the id of work or node.
+Rule: few series whose labels cannot grow without end: by resource and by reason, never by the id of work or node. The
+counts are the controller's own (`Tally`); a desk that has none leaves them out. What is costly to find out is found
+once for each snapshot, and never by two requests at the same time.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import get_args
 
-from stead.operate.views import Page, Summary, WorkView
+from stead.controller import DECISION_BOUNDS_S, NO_REASON, Tally
+from stead.engine.reasons import Reason
+from stead.errors import Unready, printable
+from stead.operate.desk import Desk, Unanswered
+from stead.operate.pending import Pending
+from stead.operate.snapshot import Snapshot
+from stead.operate.usage import stranded
+from stead.operate.views import Summary
+
+PENDING_BOUNDS_S = (60, 300, 600, 1800, 3600, 21_600, 86_400)
+CODES = (*(kind.code for kind in get_args(Reason)), "deadline-passed", "node-unknown", NO_REASON)
+SILENT = (Unanswered, Unready, ConnectionError, TimeoutError)
+
+COSTLY_S = 0.05
+PAUSE = 10
+"""After a look that took longer than `COSTLY_S` of this process' time, so many times as long passes before the next."""
 
 
-def metrics(summary: Summary, waiting: Page[WorkView]) -> str:
-    return "\n".join([*_lines(summary, waiting), ""])
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What takes a look at all work: pending by age and by reason, and what is stranded."""
+
+    longer_than: Mapping[int, int]
+    by_reason: Mapping[str, int]
+    oldest_s: float
+    stranded: Mapping[str, float]
 
 
-def _lines(summary: Summary, waiting: Page[WorkView]) -> Iterator[str]:
-    yield from _gauge("stead_nodes", "Live nodes.", {"": summary.nodes})
-    yield from _gauge("stead_nodes_tainted", "Nodes with a taint.", {"": summary.tainted})
-    yield from _gauge("stead_nodes_draining", "Nodes that take no new work.", {"": summary.draining})
-    states = {'{state="running"}': summary.running, '{state="waiting"}': summary.waiting}
-    yield from _gauge("stead_work", "Pieces of work.", states)
-    placed = summary.groups - summary.groups_waiting
-    groups = {'{state="placed"}': placed, '{state="waiting"}': summary.groups_waiting}
-    yield from _gauge("stead_groups", "Groups of work.", groups)
-    for name, said, amounts in (
-        ("stead_resource_total", "What all nodes have.", summary.total),
-        ("stead_resource_available", "What is free of it.", summary.available),
+def standing_of(snapshot: Snapshot) -> Standing:
+    pending = Pending(snapshot)
+    ages = {seconds: pending.longer_than(seconds) for seconds in PENDING_BOUNDS_S}
+    return Standing(ages, pending.by_reason, pending.oldest_s, stranded(snapshot))
+
+
+class Metrics:
+    """The metrics of a desk. While the cluster does not answer, they say just that."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk, self._looking = desk, threading.Lock()
+        self._seen: weakref.ref[Snapshot] | None = None
+        self._found: Standing | None = None
+        self._again_at = 0.0
+
+    def text(self) -> str:
+        try:
+            lines = [*_answers(True), *_gauges(self._desk.summary())]
+            snapshot = getattr(self._desk, "snapshot", None)
+            if snapshot is not None:
+                lines += _of_pending(self._standing(snapshot()))
+            tally = getattr(self._desk, "tally", None)
+            if tally is not None:
+                lines += _counts(tally)
+        except SILENT:
+            lines = [*_answers(False)]
+        return "\n".join([*lines, ""])
+
+    def _standing(self, snapshot: Snapshot) -> Standing:
+        """Of this snapshot, or of one before where a look would cost too much now."""
+        found = self._found
+        if not self._looking.acquire(blocking=found is None) and found is not None:
+            return found
+        try:
+            is_old = (self._seen is None or self._seen() is not snapshot) and time.monotonic() >= self._again_at
+            if self._found is None or is_old:
+                began = time.thread_time()
+                self._seen, self._found = weakref.ref(snapshot), standing_of(snapshot)
+                took = time.thread_time() - began
+                self._again_at = time.monotonic() + (PAUSE * took if took > COSTLY_S else 0.0)
+            return self._found
+        finally:
+            self._looking.release()
+
+
+def _answers(is_so: bool) -> Iterator[str]:
+    said = "Whether the controller of the cluster answers: 1 or 0."
+    yield from _family("stead_cluster_answers", "gauge", said, {"": is_so})
+
+
+def _gauges(summary: Summary) -> Iterator[str]:
+    yield from _family("stead_nodes", "gauge", "Live nodes.", {"": summary.nodes})
+    yield from _family("stead_nodes_tainted", "gauge", "Nodes with a taint.", {"": summary.tainted})
+    yield from _family("stead_nodes_draining", "gauge", "Nodes that take no new work.", {"": summary.draining})
+    states = {"running": summary.running, "waiting": summary.waiting}
+    yield from _family("stead_work", "gauge", "Pieces of work.", _by("state", states))
+    groups = {"placed": summary.groups - summary.groups_waiting, "waiting": summary.groups_waiting}
+    yield from _family("stead_groups", "gauge", "Groups of work.", _by("state", groups))
+    yield from _family("stead_resource_total", "gauge", "What all nodes have.", _by("resource", summary.total))
+    yield from _family("stead_resource_available", "gauge", "What is free of it.", _by("resource", summary.available))
+
+
+def _of_pending(found: Standing) -> Iterator[str]:
+    said = "What is free on nodes where no work that asks for it could use it now."
+    yield from _family("stead_resource_stranded", "gauge", said, _by("resource", found.stranded))
+    said = "How long the oldest waiting work has waited."
+    yield from _family("stead_waiting_oldest_seconds", "gauge", said, {"": found.oldest_s})
+    said = "Pieces of work that have been pending for longer than so many seconds."
+    yield from _family("stead_pending_longer_than", "gauge", said, _by("seconds", found.longer_than))
+    said = "Pieces of pending work by the reasons for which nodes refuse them; several reasons count once each."
+    yield from _family("stead_pending_by_reason", "gauge", said, _by("reason", found.by_reason))
+
+
+def _counts(tally: Tally) -> Iterator[str]:
+    """Since the controller began; Prometheus takes a lower count for a restart."""
+    for name, said, count in (
+        ("stead_placements_total", "Pieces of work that were placed.", tally.placed),
+        ("stead_moves_total", "Pieces of running work that were moved.", tally.moved),
+        ("stead_evictions_total", "Pieces of work that were evicted.", tally.evicted),
     ):
-        yield from _gauge(name, said, {f'{{resource="{_escaped(key)}"}}': value for key, value in amounts.items()})
-    since = [view.since for view in waiting.items if view.since is not None]
-    oldest = max(0.0, summary.at - min(since)) if since else 0.0
-    yield from _gauge("stead_waiting_oldest_seconds", "How long the oldest waiting work has waited.", {"": oldest})
+        yield from _family(name, "counter", said, {"": count})
+    said = "Decisions that work has to wait or will not run, by reason; several reasons count once each."
+    refusals = {**dict.fromkeys(CODES, 0), **tally.refusals}
+    yield from _family("stead_refusals_total", "counter", said, _by("reason", refusals))
+    name, said = "stead_decision_seconds", "How long the engine took to decide, step by step."
+    bounds = [*map(_number, DECISION_BOUNDS_S), "+Inf"]
+    buckets = dict(zip(bounds, accumulate(tally.took), strict=True))
+    yield from _family(name, "histogram", said, {f"_bucket{each}": count for each, count in _by("le", buckets).items()})
+    yield f"{name}_sum {_number(tally.seconds)}"
+    yield f"{name}_count {sum(tally.took)}"
 
 
-def _gauge(name: str, said: str, values: Mapping[str, float]) -> Iterator[str]:
+def _family(name: str, kind: str, said: str, values: Mapping[str, float]) -> Iterator[str]:
     yield f"# HELP {name} {said}"
-    yield f"# TYPE {name} gauge"
+    yield f"# TYPE {name} {kind}"
     for labels, value in values.items():
-        yield f"{name}{labels} {value:g}" if abs(value) < 1e6 else f"{name}{labels} {value!r}"
+        yield f"{name}{labels} {_number(value)}"
+
+
+def _by(label: str, values: Mapping[str, float] | Mapping[int, float]) -> dict[str, float]:
+    return {f'{{{label}="{_escaped(str(key))}"}}': value for key, value in values.items()}
+
+
+def _number(value: float) -> str:
+    return repr(float(value)).removesuffix(".0")
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -62,6 +62,7 @@ class Work(BaseModel):
     labels: dict[str, str]
     since: float | None
     count: int
+    owner_name: str
 
 
 class Member(BaseModel):
@@ -75,9 +76,23 @@ class Group(BaseModel):
     state: Literal["placed", "waiting"]
     strategy: str
     owner: str
+    owner_name: str
     since: float | None
     members: list[Member]
     bundles: list[Amounts]
+
+
+class Owner(BaseModel):
+    id: str
+    kind: Literal["job", "owner"]
+    name: str
+    state: Literal["running", "ended", ""]
+    since: float | None
+    running: int
+    waiting: int
+    groups: int
+    uses: Amounts
+    asks_for: Amounts
 
 
 class Event(BaseModel):
@@ -106,6 +121,10 @@ class Groups(_Page):
     items: list[Group]
 
 
+class Owners(_Page):
+    items: list[Owner]
+
+
 class Events(BaseModel):
     items: list[Event]
 
@@ -123,6 +142,7 @@ class Status(BaseModel):
     groups_waiting: int
     total: Amounts
     available: Amounts
+    links: dict[str, str]
 
 
 class Refusal(BaseModel):
@@ -265,6 +285,24 @@ class Replayed(BaseModel):
     oldest: int
 
 
+class Sample(BaseModel):
+    """The cluster at one moment. A minute without one is a gap: the cluster did not answer, or nobody served it."""
+
+    at: float
+    pending: int
+    running: int
+    nodes: int
+    total: Amounts
+    used: Amounts
+    stranded: Amounts
+
+
+class Use(BaseModel):
+    interval_s: float
+    kept: int
+    items: list[Sample]
+
+
 class Health(BaseModel):
     status: Literal["ok"]
 
@@ -309,8 +347,15 @@ class NodeEdit(_Taken):
     dry_run: bool = Field(False, description="Only say what it would do.")
 
 
-class NodesEdit(NodeEdit):
-    """The same change of several nodes: named, or all that a selector matches."""
+class NodeEditOf(NodeEdit):
+    """What is to hold on one of several nodes."""
 
+    node: Taking
+
+
+class NodesEdit(NodeEdit):
+    """One change of several nodes: the same of those that are named or that a selector matches, or one for each."""
+
+    changes: list[NodeEditOf] = Field([], max_length=NODES_MAX)
     nodes: list[Taking] = Field([], max_length=NODES_MAX)
     selector: str = Field("", max_length=TEXT_MAX, examples=["zone in [a, b] and not spot"])

@@ -58,7 +58,8 @@ def _work(view: WorkView, shared: dict[tuple[int, int, int], str]) -> str:
     return (
         f'{{"id":{text(view.id)},"kind":{text(view.kind)},"name":{text(view.name)},"state":{text(view.state)},'
         f'"node":{text(view.node)},"namespace":{text(view.namespace)},"owner":{text(view.owner)},'
-        f'"group":{text(view.group)},{said},"since":{written(view.since)},"count":{view.count}}}'
+        f'"group":{text(view.group)},"owner_name":{text(view.owner_name)},{said},'
+        f'"since":{written(view.since)},"count":{view.count}}}'
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stead import solver
 from stead.asks import Ask, Group
-from stead.controller import Controller
+from stead.controller import Controller, Tally
 from stead.engine import Engine
 from stead.engine.decisions import BatchDecided, GroupPlaced, Placed, Waiting
 from stead.engine.facts import (
@@ -79,6 +79,12 @@ class SimDesk(LocalDesk):
 
     def now(self) -> float:
         return self._began + self._cluster.now()
+
+    @property
+    def tally(self) -> Tally:
+        """What was decided since the scenario began, as counts."""
+        with self._lock:
+            return self._controller.tally.copy()
 
     def _go_on(self) -> None:
         """Let virtual time catch up with the clock on the wall."""

@@ -10,22 +10,33 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from stead.operate.desk import Desk
+from stead.operate.usage import History
 from stead.service.keys import Keys
+from stead.service.pages.about import add_about
 from stead.service.pages.cluster import add_cluster
+from stead.service.pages.comparing import add_comparing
 from stead.service.pages.frame import Frame, asset, page_route
+from stead.service.pages.many_nodes import add_many_nodes
 from stead.service.pages.node import add_node
+from stead.service.pages.owners import add_owners
 from stead.service.pages.past import add_past
 from stead.service.pages.sign_in import add_sign_in
 from stead.service.pages.trying import add_trying
-from stead.service.pages.work import add_groups, add_waiting, add_work
+from stead.service.pages.use import add_use
+from stead.service.pages.waiting import add_waiting
+from stead.service.pages.work import add_groups, add_work
 
 
-def create_pages(desk: Desk, keys: Keys) -> APIRouter:
+def create_pages(desk: Desk, keys: Keys, history: History) -> APIRouter:
     """All pages. They are no part of the API's document: programs are not to rely on them."""
     frame = Frame(desk)
     pages = APIRouter(route_class=page_route(frame), include_in_schema=False)
     add_sign_in(pages, frame, keys)
-    for add in (add_cluster, add_node, add_waiting, add_work, add_groups, add_trying, add_past):
+    add_use(pages, frame, history)
+    add_nodes = (add_cluster, add_node, add_many_nodes)
+    add_all_work = (add_waiting, add_work, add_groups, add_owners)
+    add_questions = (add_trying, add_comparing)
+    for add in (*add_nodes, *add_all_work, *add_questions, add_about, add_past):  # the last takes every other address
         add(pages, frame)
 
     @pages.get("/static/{name}")

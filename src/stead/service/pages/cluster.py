@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,11 @@ from stead.operate.desk import Desk
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import NodeView, Page, Summary
 from stead.selectors import parse_selector
+from stead.service.pages.about import is_known
 from stead.service.pages.frame import Frame, Gone, found, go_to, is_part
-from stead.service.pages.wording import amount, link, names, ordered, share, step, title
+from stead.service.pages.many_nodes import EFFECT_CHOICES, VERBS
+from stead.service.pages.sorting import Column, heads, known, ordered_by
+from stead.service.pages.wording import amount, link, names, ordered, share, step, title, tone
 
 CARDS_MAX = 60
 TILES_MAX = 600
@@ -71,9 +74,11 @@ class Wish:
     q: str = ""
     view: str = "map"
     offset: int = 0
+    sort: str = ""
 
     def link(self, **other: Any) -> str:
-        given = {"by": self.by, "of": self.of, "q": self.q, "view": self.view, "offset": self.offset, **other}
+        mine = {"by": self.by, "of": self.of, "q": self.q, "view": self.view, "offset": self.offset, "sort": self.sort}
+        given = {**mine, **other}
         return link("", **{name: value for name, value in given.items() if value and (name, value) != ("view", "map")})
 
 
@@ -82,9 +87,16 @@ def add_cluster(pages: APIRouter, frame: Frame) -> None:
 
     @pages.get("/ui/")
     def cluster(
-        request: Request, by: str = "", of: str = "", q: str = "", view: str = "map", offset: int = 0, seen: str = ""
+        request: Request,
+        by: str = "",
+        of: str = "",
+        q: str = "",
+        view: str = "map",
+        offset: int = 0,
+        sort: str = "",
+        seen: str = "",
     ) -> Response:
-        wish = Wish(by, of, q[:TEXT_MAX].strip(), "table" if view == "table" else "map", max(0, offset))
+        wish = Wish(by, of, q[:TEXT_MAX].strip(), "table" if view == "table" else "map", max(0, offset), sort)
         values = seen_by(desk, wish)
         if not is_part(request, "map"):
             return frame.page(request, "cluster.html", section="cluster", **values)
@@ -112,10 +124,14 @@ def add_cluster(pages: APIRouter, frame: Frame) -> None:
             return go_to(link("nodes", found(desk.node, said).id))
         except Gone as error:
             no_node = str(error)
-        for room, look in (("work", desk.one), ("groups", desk.why)):
-            with suppress(Gone):
-                found(look, said)
-                return go_to(link(room, said))
+        with suppress(Gone):
+            found(desk.one, said)
+            return go_to(link("work", said))
+        for field in ("id", "name"):
+            for group in desk.groups(Query(filters=(f"{field}={said}",), limit=1)).items:
+                return go_to(link("groups", group.id))
+        if is_known(frame, said):
+            return go_to(link("about", said))
         raise Gone(f"Nothing here is called {said!r}: {no_node}.")
 
 
@@ -126,12 +142,17 @@ def seen_by(desk: Desk, wish: Wish) -> dict[str, Any]:
     by = wish.by if wish.by in labels or wish.by == EVERYTHING else next((key for key in USUAL if key in keys), "")
     resources = [name for name in ordered(summary.total) if summary.total[name]]
     of = wish.of if wish.of in resources else next(iter(resources), "")
-    wish = Wish(by if wish.by else "", of if wish.of else "", wish.q, wish.view, wish.offset)
+    columns = columns_of(by, resources)
+    sort = known(columns, wish.sort) if wish.view == "table" else ""
+    wish = Wish(by if wish.by else "", of if wish.of else "", wish.q, wish.view, wish.offset, sort)
     selector, problem = understood(wish.q)
     nodes: Page[NodeView] = Page((), 0)
     if not problem:
-        part = (ROWS, wish.offset) if wish.view == "table" else (PAGE_MAX, 0)
+        part = (ROWS, wish.offset) if wish.view == "table" and not sort else (PAGE_MAX, 0)
         nodes = desk.nodes(Query(selector=selector, limit=part[0], offset=part[1]))
+    if sort:
+        rows = ordered_by(nodes.items, columns, sort)[wish.offset : wish.offset + ROWS]
+        nodes = Page(tuple(rows), nodes.total, wish.offset)
     size = size_of(nodes.total)
     work = work_by_node(desk, summary) if size == "cards" and wish.view == "map" else {}
     tiles = [tile(node, of, size, work.get(node.id, ())) for node in nodes.items]
@@ -148,11 +169,29 @@ def seen_by(desk: Desk, wish: Wish) -> dict[str, Any]:
         "size": size,
         "cuts": cut(tiles, by, of) if wish.view == "map" else (),
         "rows": tiles,
+        "heads": heads(columns, sort, lambda order: wish.link(sort=order, offset=0)),
+        "verbs": VERBS,
+        "effects": EFFECT_CHOICES,
         "offset": wish.offset,
         "page_size": ROWS,
         "quick": summary.nodes <= TILES_MAX,
         "mark": mark_of(tiles, wish, problem, summary.nodes),
     }
+
+
+def columns_of(by: str, resources: Sequence[str]) -> list[Column[NodeView]]:
+    """The columns of the table of nodes."""
+    found: list[Column[NodeView]] = [Column("node", "Node", title)]
+    if by and by != EVERYTHING:
+        found.append(Column("label", by, lambda view: view.labels.get(by, "")))
+    found += [Column(f"use.{name}", f"{name} used", _used(name), is_number=True) for name in resources[:3]]
+    found.append(Column("running", "Running", lambda view: view.runs, is_number=True))
+    found.append(Column("state", "Taints and state", lambda view: (view.draining, len(view.taints), *view.taints)))
+    return found
+
+
+def _used(name: str) -> Callable[[NodeView], float | None]:
+    return lambda view: view.total[name] - view.available.get(name, 0.0) if view.total.get(name) else None
 
 
 def mark_of(tiles: Iterable[Tile], *rest: object) -> str:
@@ -208,7 +247,8 @@ def tile(node: NodeView, of: str, size: str, work: Sequence[str]) -> Tile:
         marks.append("draining")
     if node.taints:
         said.append("tainted " + " ".join(map(str, node.taints)))
-        marks.append("tainted" if any(taint.effect.refuses for taint in node.taints) else "avoided")
+        tones = {tone(taint) for taint in node.taints}
+        marks.append(next(each for each in ("alarm", "reserved", "soft") if each in tones))
     shown = names(work) if size == "cards" else ""
     return Tile(node.id, name, use, ", ".join(said), " ".join(marks), node, shown)
 

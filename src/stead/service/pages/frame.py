@@ -24,9 +24,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from stead.errors import Invalid, printable, sentence
-from stead.operate.desk import Desk, Unanswered
+from stead.operate.audit import Entry
+from stead.operate.desk import NODES_MAX, Desk, Unanswered
 from stead.operate.snapshot import Query
-from stead.operate.views import Page, Summary, WorkView
+from stead.operate.views import Event, Page, Summary, WorkView
 from stead.service.api import REFUSALS, Missing
 from stead.service.keys import Key
 from stead.service.pages import wording
@@ -34,7 +35,8 @@ from stead.service.pages import wording
 ASSETS = Path(__file__).parent.parent / "static"
 THEMES = ("light", "dark")
 THEME_COOKIE = "stead_theme"
-FIELDS_MAX = 500
+FIELDS_MAX = NODES_MAX + 500
+"""A form may have a field for each node of a change, and then some."""
 HTMX = {
     "allowEval": False,
     "allowScriptTags": False,
@@ -51,6 +53,7 @@ SECTIONS = (
     ("work", "/ui/work", "Work"),
     ("groups", "/ui/groups", "Groups"),
     ("what-if", "/ui/what-if", "What if"),
+    ("use", "/ui/use", "Use"),
     ("events", "/ui/events", "Events"),
     ("history", "/ui/history", "History"),
 )
@@ -108,6 +111,7 @@ class Frame:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self._last_event = self._last_entry = 0  # the last numbers that were seen
         self._templates = Environment(
             loader=PackageLoader("stead.service", "templates"),
             autoescape=True,
@@ -159,6 +163,24 @@ class Frame:
 
     def waiting(self, most: int) -> Page[WorkView]:
         return self.desk.work(Query(filters=("state=waiting",), limit=most))
+
+    def last_event(self) -> int:
+        """The number of the last event."""
+        self._last_event = wording.last_number(self.desk.events, self._last_event)
+        return self._last_event
+
+    def last_entry(self) -> int:
+        """The number of the last entry of the audit."""
+        self._last_entry = wording.last_number(self.desk.audit, self._last_entry)
+        return self._last_entry
+
+    def latest_events(self, most: int) -> list[Event]:
+        """Oldest first."""
+        return list(self.desk.events(max(0, self.last_event() - most), most))
+
+    def latest_entries(self, most: int) -> list[Entry]:
+        """Oldest first."""
+        return list(self.desk.audit(max(0, self.last_entry() - most), most))
 
 
 Answers = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -223,6 +245,11 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
         return parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
         raise Invalid(f"the form has more than {FIELDS_MAX} fields; send fewer") from None
+
+
+def every(form: list[tuple[str, str]], name: str) -> list[str]:
+    """All values of a field, each once, in their order."""
+    return list(dict.fromkeys(value for field, value in form if field == name and value))
 
 
 def go_to(address: str) -> RedirectResponse:

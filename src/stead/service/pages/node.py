@@ -18,19 +18,19 @@ from stead.errors import Invalid
 from stead.labelling import Labels
 from stead.operate.audit import Entry
 from stead.operate.changes import NodeChange, Removal
+from stead.operate.describing import Description, Share, describe_node
 from stead.operate.desk import Desk
-from stead.operate.snapshot import Query as Part
 from stead.operate.views import NodeView
 from stead.operate.what_if import Difference
 from stead.service.api import author_of
 from stead.service.clients import WHILE_WANTED
-from stead.service.pages.frame import Frame, first, found, go_to, may_compute, read_form
+from stead.service.pages.about import about, address_of_change, changed_nodes, past_of, what_stands
+from stead.service.pages.frame import Frame, Gone, first, found, go_to, may_compute, read_form
 from stead.service.pages.trying import titles_in
 from stead.service.pages.wording import link, ordered, title
 from stead.specs import seconds_in
 from stead.taints import Effect, Taint
 
-WORK_SHOWN = 200
 NUMBER_MAX = 2**62
 CHANGES = ("taint", "untaint", "label", "unlabel", "drain", "uncordon")
 FIELDS = ("do", "key", "value", "effect", "for", "owner", "until_job", "evict")
@@ -45,8 +45,13 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
     desk = frame.desk
 
     def show(request: Request, id: str, given: Mapping[str, str], asks: bool, done: int = 0) -> HTMLResponse:
-        view = found(desk.node, id)
+        try:
+            told: Description = found(lambda said: describe_node(desk, said), id)
+        except Gone as error:
+            return past_of(request, frame, id, error)
+        view = told.nodes[0]
         change, difference, problem = tried(desk, view, given) if asks else (None, None, "")
+        made = entry_of(desk, done)
         return frame.page(
             request,
             "node.html",
@@ -56,7 +61,8 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
             resources=ordered(view.total),
             labels=sorted(view.labels.items(), key=lambda pair: (view.sources.get(pair[0]) == "stead", pair)),
             ends={(end.key, end.effect): end for end in view.ends},
-            work=desk.work(Part(filters=(f"node={view.id}",), limit=WORK_SHOWN)),
+            told=told,
+            devices=devices_of(told),
             given=given,
             change=change,
             sentence=in_words(given, view) if change else "",
@@ -65,7 +71,9 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
             difference=difference,
             problem=problem,
             titles=titles_in(desk, difference),
-            done=entry_of(desk, done),
+            done=made,
+            stands=what_stands([made], changed_nodes(desk, [made])) if made else {},
+            about=about(frame, told.events, [view.id]),
             effects=[(effect_text(effect), said) for effect, said in EFFECTS],
         )
 
@@ -89,7 +97,15 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
     @pages.post("/ui/do/undo/{number}")
     def undo(request: Request, number: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> Response:
         carried = desk.undo(number, author_of(request, "page"))
-        return go_to(link("nodes", carried.node.id, done=carried.entry.number))
+        return go_to(address_of_change([each.id for each in carried.nodes], carried.entry.number))
+
+
+def devices_of(told: Description) -> dict[str, list[Share]]:
+    """Who holds how much of each kind of device: GPU -> shares, the greatest first."""
+    found: dict[str, list[Share]] = {}
+    for each in sorted(told.shares, key=lambda share: -share.amount):
+        found.setdefault(each.resource, []).append(each)
+    return found
 
 
 def _fields(given: Mapping[str, str]) -> dict[str, str]:

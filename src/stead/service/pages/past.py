@@ -1,6 +1,7 @@
 """Pages about the past: events as they come, decisions decided again, and who changed what.
 
-Rule: the newest comes first. A decision is shown with the explanation it had then; a change can be taken back.
+Rule: the newest comes first. A decision is shown with the explanation it had then; Undo is offered where
+it works.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from starlette.requests import Request
 from stead.engine import wording
 from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.errors import Invalid
-from stead.operate.desk import Desk
+from stead.operate.desk import Desk, Unanswered
+from stead.operate.history import Replayed
 from stead.operate.views import explanation_json
+from stead.service.pages.about import changed_nodes, what_stands
 from stead.service.pages.frame import Frame, Gone, first, may_compute, read_form
-from stead.service.pages.wording import last_number, listed
+from stead.service.pages.wording import listed
 
 EVENTS = 200
 LOOKED_AT = 5000
@@ -33,7 +36,7 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/events")
     def events(request: Request, about: str = "") -> HTMLResponse:
         about = about.strip()[:500]
-        last = last_number(desk.events)
+        last = frame.last_event()
         found = list(desk.events(max(0, last - (LOOKED_AT if about else EVENTS)), LOOKED_AT))
         if about:
             found = [event for event in found if about in event.subject or about in event.text][-EVENTS:]
@@ -44,15 +47,21 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
 
     def show(request: Request, ask: str, at: str, asks: bool, before: int = 0) -> HTMLResponse:
         ask = ask.strip()[:512]
-        problem, replayed = "", None
+        problem = undecided = ""
+        replayed = None
         if asks:
             try:
-                replayed = desk.replay(ask, moment_of(at))
+                moment = moment_of(at)
             except Invalid as error:
                 problem = str(error)
+            else:
+                replayed, undecided = replayed_by(desk, ask, moment)
         verified, touched = verified_by(desk)
-        last = min(last_number(desk.audit), before - 1 if before > 0 else 2**62)
-        entries = desk.audit(max(0, last - ENTRIES), ENTRIES) if last > 0 else []
+        last = min(frame.last_entry(), before - 1 if before > 0 else 2**62)
+        entries = (
+            [each for each in desk.audit(max(0, last - ENTRIES), ENTRIES) if each.number <= last] if last > 0 else []
+        )
+        there = changed_nodes(desk, entries)
         return frame.page(
             request,
             "history.html",
@@ -61,13 +70,16 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
             ask=ask,
             at=at,
             problem=problem,
+            undecided=undecided,
             replayed=replayed,
             why=explanation_json(replayed.explanation) if replayed and replayed.explanation else None,
             decisions=[sentence(each) for each in replayed.decisions[:DECISIONS_SHOWN]] if replayed else [],
             decided=len(replayed.decisions) if replayed else 0,
             verified=verified,
             touched=touched,
-            entries=[entry for entry in entries if entry.number <= last][::-1],
+            entries=entries[::-1],
+            stands=what_stands(entries, there),
+            there=there,
             older=last - ENTRIES if last > ENTRIES else 0,
         )
 
@@ -83,6 +95,16 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/{rest:path}")
     def nothing(rest: str) -> HTMLResponse:
         raise Gone(f"There is no page /ui/{rest}; the menu above has them all.")
+
+
+def replayed_by(desk: Desk, ask: str, moment: float | None) -> tuple[Replayed | None, str]:
+    """The decision, decided again; or why there is none. Work that the cluster placed by itself has no decision."""
+    try:
+        return desk.replay(ask, moment), ""
+    except Unanswered:
+        raise
+    except Invalid as error:
+        return None, str(error)
 
 
 def verified_by(desk: Desk) -> tuple[int, str]:

@@ -1,7 +1,8 @@
 """The what-if page: a change put together row by row, and the cluster now and then, side by side.
 
 Rule: the page has no language of its own: rows become what `stead what-if` reads from a file, and whoever prefers the
-file writes it here. Rows are in the address, so that a what-if can be sent to a colleague.
+file writes it here. Rows are in the address, so that a what-if can be sent to a colleague. What only changes nodes can
+be applied, as one change.
 """
 
 from __future__ import annotations
@@ -9,28 +10,35 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
+import yaml
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from starlette.requests import Request
 
 from stead.arguments import parse_labels
 from stead.errors import Invalid
+from stead.operate.applying import changes_in
+from stead.operate.changes import NodeChange
 from stead.operate.desk import Desk
 from stead.operate.snapshot import Query
 from stead.operate.views import explanation_json
 from stead.operate.what_if import Difference
 from stead.sections import load_yaml
+from stead.service.api import author_of
 from stead.service.clients import WHILE_WANTED
-from stead.service.pages.frame import Frame, may_compute, read_form
-from stead.service.pages.work import titles_of
+from stead.service.pages.about import address_of_change, is_there, titles_of
+from stead.service.pages.frame import Frame, go_to, may_compute, read_form
+from stead.service.pages.wording import link
 
 ROWS_MAX = 50
 TEXT_MAX = 20_000
 NAMES_MAX = 300
+ADDRESS_TEXT_MAX = 2000
+FATES_SHOWN = 50
 VALUES_MAX = 50_000
 
 
@@ -112,6 +120,9 @@ def add_trying(pages: APIRouter, frame: Frame) -> None:
             problem=problem,
             notes=notes_of(desk, rows) if ask else {},
             titles=titles_in(desk, difference),
+            unapplied=why_not_applied(desk, rows) if difference else "",
+            new_work=new_work_in(desk, difference),
+            compare=compare_address(rows) if difference else "",
             nodes=[node.name or node.id for node in nodes],
             example=EXAMPLE,
             address=address_of(rows),
@@ -134,6 +145,32 @@ def add_trying(pages: APIRouter, frame: Frame) -> None:
         if what == "drop" and which.isdecimal():
             return show(request, [row for index, row in enumerate(rows) if index != int(which)], ask=False)
         return show(request, rows, ask=True)
+
+    @pages.post("/ui/do/what-if")
+    def apply(request: Request, form: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
+        carried = desk.change(node_changes(desk, rows_of(form)), author_of(request, "page"))
+        return go_to(address_of_change([each.id for each in carried.nodes], carried.entry.number))
+
+
+def node_changes(desk: Desk, rows: Sequence[Row]) -> list[NodeChange]:
+    """The changes of nodes that a what-if is, if it is nothing else. What it removes may be gone already."""
+    found = changes_in(written_by(rows), lambda said: desk.node(said).id)
+    return [replace(change, missing_ok=True) for change in found]
+
+
+def why_not_applied(desk: Desk, rows: Sequence[Row]) -> str:
+    """Why a what-if cannot be applied; "" if it can."""
+    try:
+        node_changes(desk, rows)
+    except Invalid as error:
+        return str(error)
+    return ""
+
+
+def compare_address(rows: Sequence[Row]) -> str:
+    """Where this what-if stands beside another one; "" if it is too long for an address."""
+    text = yaml.safe_dump(written_by(rows), sort_keys=False, allow_unicode=True, default_flow_style=None)
+    return link("compare", first=text) if len(text) <= ADDRESS_TEXT_MAX else ""
 
 
 def notes_of(desk: Desk, rows: Sequence[Row]) -> dict[str, str]:
@@ -221,7 +258,12 @@ def _written(row: Row, number: int) -> dict[str, Any]:
             return {"work": [_work(given, number)]}
         case "suggested":
             return {"changes": [{"suggested": given["id"]}]}
-    written = load_yaml(given["text"], VALUES_MAX)
+    return read_written(given["text"])
+
+
+def read_written(text: str) -> dict[str, Any]:
+    """A what-if as a file has it."""
+    written = load_yaml(text, VALUES_MAX)
     if not isinstance(written, dict):
         raise Invalid("must have the fields changes, work or groups, for example changes: [{drain: cpu-1}]")
     return written
@@ -274,3 +316,11 @@ def titles_in(desk: Desk, difference: Difference | None) -> Mapping[str, str]:
     fates = (*difference.placed, *difference.moved, *difference.stranded, *difference.blocked, *difference.refused)
     ids = [id for fate in fates for id in (fate.before, fate.after)]
     return titles_of(desk, [*ids, *(each.node for each in difference.stays)])
+
+
+def new_work_in(desk: Desk, difference: Difference | None) -> frozenset[str]:
+    """Ids of work in a difference that is not there now, so that no link leads to it."""
+    if difference is None:
+        return frozenset()
+    fates = (fate for kind in (difference.placed, difference.refused) for fate in kind[:FATES_SHOWN])
+    return frozenset(fate.ids[0] for fate in fates if not is_there(desk, fate.ids[0]))

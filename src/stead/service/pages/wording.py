@@ -5,17 +5,20 @@ Rule: moments are UTC, so that two people who look at one page speak of the same
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote, urlencode
 
-from stead.operate.views import NodeView
+from stead.operate.views import Event, NodeView, Summary
 from stead.operate.what_if import Difference, Fate
+from stead.taints import Effect, Taint
 
 BYTES = ("memory", "object_store_memory")
 FIRST_RESOURCES = ("CPU", "GPU", "memory")
 ID_SHOWN = 28
 TIMES = "\N{MULTIPLICATION SIGN}"
+ALARMS = ("evicted", "refused")
 UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -56,6 +59,12 @@ def step(per_cent: int) -> int:
     return -(-per_cent // 5) * 5
 
 
+def outside(summary: Summary, kind: str, id: str) -> str:
+    """Where the cluster's own dashboard shows it; "" if it has none."""
+    pattern = summary.links.get(kind, "")
+    return pattern.replace("{id}", quote(id, safe="")) if pattern.startswith(("http://", "https://")) else ""
+
+
 def age(seconds: float) -> str:
     """``45 s``, ``12 min``, ``3 h 20 min``, ``5 d``."""
     left = max(0, int(seconds))
@@ -84,6 +93,43 @@ def link(*parts: str, **query: str | int | None) -> str:
     path = "/".join(quote(part, safe="") for part in parts)
     given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
     return f"/ui/{path}{f'?{urlencode(given)}' if given else ''}"
+
+
+_REPAIR = re.compile(r"(?<![a-z0-9])repair(?![a-z0-9])", re.IGNORECASE)
+
+
+def tone(taint: Taint) -> str:
+    """How loud a taint is: an alarm where work is ended or a node is in repair; else it only reserves the node."""
+    if taint.effect is Effect.NO_EXECUTE or _REPAIR.search(taint.key):
+        return "alarm"
+    return "reserved" if taint.effect.refuses else "soft"
+
+
+def state(node: NodeView) -> str:
+    """What a node lets in, in one sentence."""
+    keys = ", ".join(dict.fromkeys(str(taint) for taint in node.taints if taint.effect.refuses))
+    ends = any(taint.effect is Effect.NO_EXECUTE for taint in node.taints)
+    if node.draining:
+        return f"Drains: it takes no new work; what runs there {'is evicted' if ends else 'stays'}."
+    if keys:
+        return f"Takes only work that tolerates {keys}" + ("; other work is evicted." if ends else ".")
+    if node.taints:
+        return "Takes any work, as a last resort."
+    return "Takes any work that fits."
+
+
+def event_text(event: Event) -> str:
+    """The words of an event, where its kind stands before them."""
+    return event.text.removeprefix(event.kind).lstrip(" :")
+
+
+def event_tone(event: Event) -> str:
+    """The same for an event. Its words name the taint."""
+    if event.kind in ALARMS:
+        return "alarm"
+    if event.kind == "tainted":
+        return "alarm" if Effect.NO_EXECUTE in event.text or _REPAIR.search(event.text) else "reserved"
+    return f"k-{event.kind}"
 
 
 def title(node: NodeView) -> str:
@@ -152,16 +198,22 @@ def outcome(found: Difference) -> str:
 
 def mood(found: Difference) -> str:
     """Whether a difference is good news: bad, warn or good."""
-    return "bad" if found.harms else "warn" if found.unplaced else "good"
+    return "bad" if found.harms else "warn" if found.unplaced or found.stays else "good"
 
 
-def last_number(fetch: Callable[[int, int], Sequence[object]]) -> int:
-    """The number of the last event or entry, found by halving: lists tell only what comes after a number."""
-    if not fetch(0, 1):
-        return 0
-    low, high = 0, 1
-    while fetch(high, 1):
-        low, high = high, high * 2
+def last_number(fetch: Callable[[int, int], Sequence[object]], seen: int = 0) -> int:
+    """The number of the last event or entry, found by halving: lists tell only what comes after a number. `seen` is
+    one that was the last before; it saves most of the looking."""
+    if seen < 1 or not fetch(seen - 1, 1):
+        seen = 0
+        if not fetch(0, 1):
+            return 0
+    if seen and not fetch(seen, 1):
+        return seen
+    low, step_up = seen, 1
+    while fetch(low + step_up, 1):
+        low, step_up = low + step_up, step_up * 2
+    high = low + step_up
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fetch(middle, 1) else (low, middle)

@@ -1,13 +1,12 @@
-"""Pages about work: what waits and why, what runs where and why there, and groups.
+"""Pages about work and groups: lists that are filtered and sorted, and one of each with all that is known of it.
 
-Rule: equal work is shown once, with how many alike; every reason is the engine's own.
+Rule: what one sees is in the address: every filter, the order and the part. Reasons are the engine's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,155 +14,234 @@ from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
 from stead.errors import Invalid
+from stead.labelling import Selector
+from stead.operate.describing import Description, describe_group, describe_work
 from stead.operate.desk import Desk
-from stead.operate.snapshot import Query
-from stead.operate.views import WorkView, explanation_json
+from stead.operate.snapshot import PAGE_MAX, Query
+from stead.operate.views import GroupView, NodeView, Page, WorkView, explanation_json
+from stead.service.pages.about import about, past_of, titles_of
 from stead.service.pages.cluster import TEXT_MAX, understood
 from stead.service.pages.frame import Frame, Gone, found
-from stead.service.pages.wording import short, title
+from stead.service.pages.sorting import Column, amount_key, heads, known, ordered_by
+from stead.service.pages.wording import link, share
 
-WAITING_MAX = 10_000
-SHAPES = 20
 ROWS = 100
 STATES = ("", "running", "waiting")
+GROUP_STATES = ("", "placed", "waiting")
+KINDS = ("task", "actor", "pod", "ask", "member", "other")
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
-    """Work that waits and is equal in all that matters, or one group."""
+class Wish:
+    """What somebody wants to see of a list."""
 
-    ids: Sequence[str]
-    names: Sequence[str]
-    count: int
-    first: WorkView
-    oldest: float | None
-    explanation: Mapping[str, Any] | None = None
+    state: str = ""
+    q: str = ""
+    owner: str = ""
+    name: str = ""
+    node: str = ""
+    kind: str = ""
+    sort: str = ""
+    offset: int = 0
+
+    @staticmethod
+    def of(request: Request) -> Wish:
+        given = {name: request.query_params.get(name, "").strip()[:TEXT_MAX] for name in _TEXTS}
+        offset = request.query_params.get("offset", "0")
+        return Wish(**given, offset=int(offset) if offset.isascii() and offset.isdecimal() and len(offset) < 9 else 0)
+
+    def link(self, room: str, **other: str | int) -> str:
+        return link(room, **{**{name: value for name, value in asdict(self).items() if value}, **other})
 
     @property
-    def id(self) -> str:
-        """What to ask about: the group, or one of them."""
-        return self.first.group or self.first.id
+    def narrows(self) -> bool:
+        """Whether it leaves rows out."""
+        return any((self.state, self.q, self.owner, self.name, self.node, self.kind))
+
+    def has_name(self, *names: str) -> bool:
+        said = self.name.lower()
+        return any(said in name.lower() for name in names)
 
 
-def add_waiting(pages: APIRouter, frame: Frame) -> None:
-    desk = frame.desk
-
-    @pages.get("/ui/waiting")
-    def waiting(request: Request, offset: int = 0) -> HTMLResponse:
-        everything = frame.waiting(WAITING_MAX)
-        shapes = alike(everything.items)
-        offset = max(0, offset)
-        shown = [explained(desk, each) for each in shapes[offset : offset + SHAPES]]
-        return frame.page(
-            request,
-            "waiting.html",
-            section="waiting",
-            shapes=shown,
-            all_shapes=len(shapes),
-            looked_at=len(everything.items),
-            total=everything.total,
-            offset=offset,
-            page_size=SHAPES,
-        )
+_TEXTS = ("state", "q", "owner", "name", "node", "kind", "sort")
 
 
 def add_work(pages: APIRouter, frame: Frame) -> None:
     desk = frame.desk
 
     @pages.get("/ui/work")
-    def work(request: Request, state: str = "", q: str = "", owner: str = "", offset: int = 0) -> HTMLResponse:
-        state, q = state if state in STATES else "", q.strip()[:TEXT_MAX]
-        selector, problem = understood(q)
-        filters = [f"state={state}"] * bool(state) + [f"owner={owner}"] * bool(owner)
-        part = Query(tuple(filters), selector, max(0, offset), ROWS)
-        rows = desk.work(part) if not problem else None
+    def work(request: Request) -> HTMLResponse:
+        wish = Wish.of(request)
+        columns = work_columns(desk, wish)
+        rows: Page[WorkView] | None = None
+        more, problem = False, ""
+        try:
+            rows, more = work_rows(desk, wish, columns)
+        except Invalid as error:
+            problem = str(error)
         return frame.page(
             request,
             "work_list.html",
             section="work",
             rows=rows,
-            state=state,
-            q=q,
-            owner=owner,
+            wish=wish,
+            kinds=KINDS,
+            states=STATES,
+            heads=heads(columns, wish.sort, lambda order: wish.link("work", sort=order, offset="")),
+            more=more,
+            looked_at=PAGE_MAX,
             problem=problem,
             page_size=ROWS,
-            offset=max(0, offset),
             titles=titles_of(desk, (each.node for each in rows.items) if rows else ()),
         )
 
     @pages.get("/ui/work/{id:path}")
     def one(request: Request, id: str) -> HTMLResponse:
-        view: WorkView = found(desk.one, id)
-        why = explanation_json(found(desk.why, id))
+        try:
+            told: Description = found(lambda said: describe_work(desk, said), id)
+            why = explanation_json(found(desk.why, told.id))
+        except Gone as error:
+            return past_of(request, frame, id, error)
+        view = told.subject
+        assert isinstance(view, WorkView)
         scored = [why["chosen"], *why["runners_up"]] if why["chosen"] else []
         ids = [view.node, *(each["node"] for each in scored)]
         return frame.page(
-            request, "work.html", section="work", work=view, why=why, scored=scored, titles=titles_of(desk, ids)
+            request,
+            "work.html",
+            section="work",
+            work=view,
+            why=why,
+            scored=scored,
+            shares=shares_of(view.resources, told.nodes),
+            about=about(frame, told.events, [view.node] if view.node else None),
+            titles=titles_of(desk, ids),
         )
+
+
+def work_columns(desk: Desk, wish: Wish) -> list[Column[WorkView]]:
+    titles: Mapping[str, str] = {}
+    if wish.sort.removeprefix("-") == "node":
+        everything = desk.nodes(Query(limit=PAGE_MAX)).items
+        titles = {view.id: view.name or view.id for view in everything}
+    return [
+        Column("work", "Work", lambda each: each.name or each.id),
+        Column("state", "State", lambda each: each.state),
+        Column("node", "Node", lambda each: titles.get(each.node, each.node)),
+        Column("needs", "Needs", lambda each: amount_key(each.resources)),
+        Column("rules", "Rules"),
+        Column("owner", "Owner", lambda each: each.owner_title),
+        Column("since", "Since", lambda each: each.since),
+    ]
+
+
+def work_rows(desk: Desk, wish: Wish, columns: Sequence[Column[WorkView]]) -> tuple[Page[WorkView], bool]:
+    """The rows of a list, and whether there is more than could be looked at."""
+    selector = _selector(wish.q)
+    filters = [f"{name}={value}" for name in ("state", "owner", "kind") if (value := getattr(wish, name))]
+    if wish.node:
+        filters.append(f"node={desk.node(wish.node).id}")
+    sort = known(columns, wish.sort)
+    if not wish.name and not sort:
+        return desk.work(Query(tuple(filters), selector, wish.offset, ROWS)), False
+    everything = desk.work(Query(tuple(filters), selector, limit=PAGE_MAX))
+    named = [each for each in everything.items if wish.has_name(each.name, each.id)]
+    return _part(ordered_by(named, columns, sort), wish), everything.total > len(everything.items)
+
+
+def _selector(text: str) -> Selector | None:
+    selector, problem = understood(text)
+    if problem:
+        raise Invalid(problem)
+    return selector
+
+
+def _part(rows: Sequence[Any], wish: Wish) -> Page[Any]:
+    return Page(tuple(rows[wish.offset : wish.offset + ROWS]), len(rows), wish.offset)
+
+
+def shares_of(amounts: Mapping[str, float], nodes: Sequence[NodeView]) -> dict[str, int]:
+    """How much of its node work takes, in per cent of each resource."""
+    total = nodes[0].total if nodes else {}
+    return {name: share(total[name], total[name] - amount) for name, amount in amounts.items() if total.get(name)}
 
 
 def add_groups(pages: APIRouter, frame: Frame) -> None:
     desk = frame.desk
 
     @pages.get("/ui/groups")
-    def groups(request: Request, offset: int = 0) -> HTMLResponse:
-        part = desk.groups(Query(limit=ROWS, offset=max(0, offset)))
-        nodes = (node for group in part.items for _, node in group.members)
+    def groups(request: Request) -> HTMLResponse:
+        wish = Wish.of(request)
+        columns = GROUP_COLUMNS
+        part: Page[GroupView] | None = None
+        strategies: list[str] = []
+        problem = ""
+        try:
+            everything = desk.groups(Query(limit=PAGE_MAX)).items
+            strategies = sorted({each.strategy for each in everything})
+            part = _part(ordered_by(chosen_groups(desk, everything, wish), columns, known(columns, wish.sort)), wish)
+        except Invalid as error:
+            problem = str(error)
+        nodes = (node for group in (part.items if part else ()) for _, node in group.members)
         return frame.page(
-            request, "groups.html", section="groups", part=part, page_size=ROWS, titles=titles_of(desk, nodes)
+            request,
+            "groups.html",
+            section="groups",
+            part=part,
+            wish=wish,
+            kinds=strategies,
+            states=GROUP_STATES,
+            heads=heads(columns, wish.sort, lambda order: wish.link("groups", sort=order, offset="")),
+            problem=problem,
+            page_size=ROWS,
+            titles=titles_of(desk, nodes),
         )
 
     @pages.get("/ui/groups/{id:path}")
     def group(request: Request, id: str) -> HTMLResponse:
-        part = desk.groups(Query(filters=(f"id={id}",), limit=1))
-        if not part.items:
-            raise Gone(f"There is no group {id!r} in this cluster; perhaps it has ended.")
-        view = part.items[0]
+        try:
+            told: Description = found(lambda said: describe_group(desk, said), id)
+        except Gone:
+            there_is_none = Gone(f"There is no group {id!r} in this cluster; perhaps it has ended.")
+            return past_of(request, frame, id, there_is_none)
+        view = told.subject
+        assert isinstance(view, GroupView)
+        nodes = {each.id: each for each in told.nodes}
         return frame.page(
             request,
             "group.html",
             section="groups",
             group=view,
-            why=explanation_json(found(desk.why, id)),
-            titles=titles_of(desk, (node for _, node in view.members)),
+            why=explanation_json(told.why) if told.why else None,
+            shares=[
+                shares_of(amounts, [nodes[node]] if node in nodes else [])
+                for (_, node), amounts in zip(view.members, view.resources, strict=False)
+            ],
+            about=about(frame, told.events, nodes or None),
+            titles=titles_of(desk, nodes),
         )
 
 
-def alike(items: Iterable[WorkView]) -> list[Alike]:
-    """Waiting work by what it asks for, in the order in which the first of each will be tried."""
-    shapes: dict[Any, list[WorkView]] = {}
-    for each in items:
-        key: Any = each.group
-        if not key:
-            wants = (tuple(sorted(each.resources.items())), each.rules, tuple(sorted(each.labels.items())))
-            key = (wants, each.namespace, each.owner)
-        shapes.setdefault(key, []).append(each)
-    found = []
-    for same in shapes.values():
-        moments = [each.since for each in same if each.since is not None]
-        ids, names = [each.id for each in same], [each.name or each.id for each in same]
-        found.append(Alike(ids, names, sum(each.count for each in same), same[0], min(moments, default=None)))
-    return found
+GROUP_COLUMNS: list[Column[GroupView]] = [
+    Column("group", "Group", lambda each: each.name or each.id),
+    Column("state", "State", lambda each: each.state),
+    Column("strategy", "Strategy", lambda each: each.strategy),
+    Column("members", "Members", lambda each: len(each.members), is_number=True),
+    Column("needs", "Each needs", lambda each: amount_key(each.resources[0]) if each.resources else ()),
+    Column("nodes", "Nodes", lambda each: len({node for _, node in each.members if node}) or None),
+    Column("owner", "Owner", lambda each: each.owner_title),
+    Column("since", "Since", lambda each: each.since),
+]
 
 
-def explained(desk: Desk, each: Alike) -> Alike:
-    """With the reason, which work that has just started or ended has no more; and of a group, since when it waits."""
-    if each.first.group:
-        for group in desk.groups(Query(filters=(f"id={each.first.group}",), limit=1)).items:
-            first = replace(each.first, owner=each.first.owner or group.owner, name=group.name)
-            each = replace(each, first=first, oldest=each.oldest or group.since)
-    try:
-        return replace(each, explanation=explanation_json(desk.why(each.id)))
-    except Invalid:
-        return each
-
-
-def titles_of(desk: Desk, ids: Iterable[str]) -> Mapping[str, str]:
-    """What to call nodes. A short id is as good as a name; one that has left has no other."""
-    named = {}
-    for id in dict.fromkeys(id for id in ids if id):
-        named[id] = short(id)
-        if named[id] != id:
-            with suppress(Invalid):
-                named[id] = title(desk.node(id))
-    return named
+def chosen_groups(desk: Desk, everything: Sequence[GroupView], wish: Wish) -> list[GroupView]:
+    node = desk.node(wish.node).id if wish.node else ""
+    return [
+        each
+        for each in everything
+        if wish.has_name(each.name, each.id)
+        and wish.state in ("", each.state)
+        and wish.kind in ("", each.strategy)
+        and wish.owner in ("", each.owner, each.owner_name)
+        and (not node or any(node == place for _, place in each.members))
+    ]

@@ -1,4 +1,4 @@
-// What htmx cannot do: colours, the sentence of a refusal, arrow keys on the map, events as they come.
+// What htmx cannot do: colours, the sentence of a refusal, selected nodes, arrow keys on the map, events as they come.
 // Rule: every page works without this file; nothing here decides anything.
 "use strict";
 
@@ -37,11 +37,27 @@ if (live && (document.querySelector("[data-poll]") || document.getElementById("e
 }
 const isLive = () => !liveBox || liveBox.checked;
 
+// -- nodes that are selected: the map stands still meanwhile; the box for all of them ticks those that are shown
+
+const isSelecting = () =>
+  Boolean(document.querySelector("#many input:checked") || document.querySelector("#many .many")?.contains(document.activeElement));
+
+document.addEventListener("change", (event) => {
+  const form = event.target.closest && event.target.closest("#many");
+  if (!form || event.target.type !== "checkbox") return;
+  const all = form.elements.namedItem("all");
+  if (event.target === all) form.querySelectorAll(".pick").forEach((each) => (each.checked = all.checked));
+  else if (!event.target.checked) all.checked = false;
+  const count = form.querySelectorAll(".pick:checked").length;
+  if (event.target !== all) say(count ? `${count} selected` : "");
+});
+
 // -- htmx: refusals as sentences, and the focus stays where it was
 
 document.body.addEventListener("htmx:beforeRequest", (event) => {
   const polls = event.detail.elt.hasAttribute("data-poll");
-  if (polls && (!isLive() || document.hidden)) event.preventDefault();
+  const stands = event.detail.elt.id === "map" && isSelecting();
+  if (polls && (!isLive() || document.hidden || stands)) event.preventDefault();
   else if (!polls) say("");
 });
 
@@ -148,20 +164,28 @@ document.addEventListener("keydown", (event) => event.key === "Escape" && hintFo
 const KEPT = 500;
 const list = document.getElementById("events");
 
+function toneOf(event) {
+  if (event.kind === "evicted" || event.kind === "refused") return "alarm";
+  if (event.kind !== "tainted") return `k-${event.kind}`;
+  return /no-execute|(^|[^a-z0-9])repair([^a-z0-9]|$)/i.test(event.text) ? "alarm" : "reserved";
+}
+
 function rowOf(event) {
   const row = document.createElement("tr");
   row.dataset.number = event.number;
   row.className = "new";
   const when = document.createElement("td");
   when.className = "nowrap";
+  when.dataset.label = "When";
   const time = document.createElement("time");
   time.textContent = new Date(event.at * 1000).toISOString().slice(0, 19).replace("T", " ");
   when.append(time);
   const what = document.createElement("td");
   const chip = document.createElement("span");
-  chip.className = `chip k-${event.kind}`;
+  chip.className = `chip ${toneOf(event)}`;
   chip.textContent = event.kind;
   what.append(chip);
+  what.dataset.label = "What";
   const who = document.createElement("th");
   who.scope = "row";
   const link = document.createElement(event.kind === "batch" ? "span" : "a"); // a batch is nothing to look at
@@ -171,6 +195,7 @@ function rowOf(event) {
   if (event.count > 1) who.append(` ×${event.count}`);
   const words = document.createElement("td");
   words.textContent = event.text;
+  words.dataset.label = "In words";
   row.append(when, what, who, words);
   return row;
 }

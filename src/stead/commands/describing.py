@@ -1,0 +1,181 @@
+"""`stead describe`: all that is known about a node, a piece of work or a group.
+
+Rule: `operate.describing` finds it all; here it only becomes text. Parts about which nothing is known are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from stead.commands.completing import described
+from stead.commands.output import (
+    amount_text,
+    amounts_text,
+    ending,
+    event_line,
+    formatted,
+    moment,
+    pairs,
+    say,
+    structured,
+    time_text,
+)
+from stead.commands.reach import Where, asked, reached
+from stead.commands.words import short_id
+from stead.errors import did_you_mean, printable
+from stead.labelling import IDENTITY_KEYS
+
+if TYPE_CHECKING:
+    from stead.commands.naming import Names
+    from stead.operate.describing import Description
+    from stead.operate.views import GroupView, NodeView, WorkView
+
+KINDS = {"node": "node", "nodes": "node", "work": "work", "group": "group", "groups": "group"}
+
+
+@click.command(short_help="Tell all that is known about a node, work or a group.")
+@click.argument("kind", metavar="node|work|group", shell_complete=described)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=described)
+@formatted
+@asked
+def describe(kind: str, names: tuple[str, ...], form: str, where: Where) -> int:
+    """Tell all that is known about every NAME, a node, a piece of work or a group: state, age, labels and where they
+    come from, taints, what is used, what runs there, why it waits, events, and who changed it. A NAME may be an id.
+
+    \b
+    Examples:
+      stead describe node gpu-1
+      stead describe work trainer
+      stead describe group ring -o json
+      stead describe node cpu-a --scenario scenarios/demo.yaml
+    """
+    if kind not in KINDS:
+        raise click.UsageError(f"{kind!r} cannot be described{did_you_mean(kind, KINDS)}; say node, work or group")
+    from stead.commands.naming import Names
+    from stead.operate.describing import describe as look_at
+    from stead.operate.describing import description_json
+
+    with reached("describe", where) as desk:
+        found = [look_at(desk, KINDS[kind], said) for said in names]
+        told = [description_json(each) for each in found]
+        if not structured(form, told[0] if len(told) == 1 else told):
+            say("\n\n".join(description_text(each, Names(desk)) for each in found))
+    return 0
+
+
+def description_text(found: Description, names: Names) -> str:
+    from stead.operate.views import GroupView, NodeView
+
+    match found.subject:
+        case NodeView() as node:
+            facts, parts = _node_facts(node), _node_parts(found, node, names)
+        case GroupView() as group:
+            facts, parts = _group_facts(group), _work_parts(found, names)
+        case work:
+            facts, parts = _work_facts(work, names), _work_parts(found, names)
+    age = "" if found.age is None else f"{time_text(found.age)}, since {moment(found.since or 0.0)}"
+    first = [(found.kind.capitalize(), found.name or found.id), ("Id", found.id if found.name else "")]
+    lines = [*first, ("State", found.state), ("Age", age), *facts]
+    head = [f"{title + ':':<11}{text}" for title, text in lines if text]
+    told = [f"{title}:\n" + "\n".join(f"  {line}" for line in body) for title, body in parts if body]
+    return printable("\n".join([*head, *told]), keep="\n")
+
+
+Facts = Sequence[tuple[str, str]]
+Parts = Iterator[tuple[str, list[str]]]
+
+
+def _node_facts(view: NodeView) -> Facts:
+    return [("Address", view.ip), ("Runs", f"{view.runs} pieces of work" if view.runs != 1 else "1 piece of work")]
+
+
+def _node_parts(found: Description, view: NodeView, names: Names) -> Parts:
+    labels = [key for key in sorted(view.labels) if key not in IDENTITY_KEYS]
+    yield "Labels", [f"{key}={view.labels[key]}  ({view.sources.get(key, 'start')})" for key in labels]
+    yield "Taints", _taints(found, view)
+    yield (
+        "Used",
+        [
+            f"{amount_text(use.resource, use.used)}/{amount_text(use.resource, use.total)} {use.resource}"
+            f" ({use.percent:.0f}%)"
+            for use in found.uses
+        ],
+    )
+    yield from _work_parts(found, names)
+
+
+def _taints(found: Description, view: NodeView) -> list[str]:
+    ends = {(end.key, end.effect): end for end in view.ends}
+    lines = []
+    for taint in view.taints:
+        end = ends.get((taint.key, taint.effect))
+        said = ""
+        if end is not None:
+            until = f"until {moment(end.until)} ({time_text(end.until - found.at)} left)" if end.until else None
+            said = f" since {moment(end.since)}{',' if until or end.job or end.owner else ''}"
+            said += ending(until, end.job, end.owner)
+        lines.append(f"{taint}{said}")
+    return lines
+
+
+def _work_facts(view: WorkView, names: Names) -> Facts:
+    return [
+        ("Kind", view.kind),
+        ("Node", names.node(view.node)),
+        ("Owner", view.owner_title),
+        ("Group", names.of(view.group) if view.group else ""),
+        ("Namespace", view.namespace),
+        ("Count", str(view.count) if view.count > 1 else ""),
+        ("Asks for", amounts_text(view.resources)),
+        ("Rules", "; ".join(view.rules)),
+        ("Labels", pairs(view.labels)),
+    ]
+
+
+def _group_facts(view: GroupView) -> Facts:
+    return [
+        ("Strategy", view.strategy),
+        ("Owner", view.owner_title),
+        ("Asks for", _bundles(view)),
+    ]
+
+
+def _bundles(view: GroupView) -> str:
+    counts = Counter(map(amounts_text, view.resources))
+    return "; ".join(f"{count} x {text}" for text, count in counts.items())
+
+
+def _work_parts(found: Description, names: Names) -> Parts:
+    """What all kinds have: devices, work, the explanation, events and changes."""
+    yield (
+        "Devices",
+        [f"{each.amount:g} {each.resource}: {each.name or names.of(each.work)}" for each in found.shares],
+    )
+    rest = found.work_total - len(found.work)
+    yield (
+        "Work" if found.kind == "node" else "Members",
+        [
+            *(_row(view, "" if found.kind == "node" else names.node(view.node)) for view in found.work),
+            *[f"and {rest} more"] * (rest > 0),
+        ],
+    )
+    yield "Why", [] if found.why is None else names.text(str(found.why)).split("\n")
+    yield "Events", [event_line(event) for event in found.events]
+    yield (
+        "Changes",
+        [
+            f"{entry.number}  {moment(entry.at)}  {entry.author}  {entry.action}: {entry.changes}"
+            for entry in found.changes
+        ],
+    )
+
+
+def _row(view: WorkView, node: str) -> str:
+    many = f" ({view.count})" if view.count > 1 else ""
+    called = f"{view.name} ({short_id(view.id)})" if view.name else view.id
+    place = f" on {node}" if node else ""
+    return f"{called}{many}: {view.state}{place}, {amounts_text(view.resources)}"

@@ -1,0 +1,165 @@
+"""What is known of one thing beside its state: the events about it, the changes of its nodes, and what can be undone.
+
+Rule: a link to work, a group or a node leads somewhere also when that is gone, or was placed by Ray itself: the page
+then shows what is known of it. What nobody ever heard of is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from starlette.requests import Request
+
+from stead.errors import Invalid
+from stead.labelling import Labels
+from stead.node import Node
+from stead.operate.audit import Entry
+from stead.operate.changes import inverse
+from stead.operate.describing import is_about
+from stead.operate.desk import Desk, Unanswered
+from stead.operate.snapshot import PAGE_MAX, Query
+from stead.operate.views import Event, NodeView, explanation_json
+from stead.service.pages.frame import Frame, Gone
+from stead.service.pages.wording import link, short, title
+
+EVENTS_LOOKED_AT = 5000
+ENTRIES_LOOKED_AT = 300
+EVENTS_SHOWN = 15
+ENTRIES_SHOWN = 8
+ONE_BY_ONE_MAX = 20
+"""Up to this many nodes are asked for by id; for more, one list is quicker."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Events and changes, the newest first. `stands` says why a change cannot be undone, "" if it can; `there` are the
+    nodes of the changes that are not gone."""
+
+    events: Sequence[Event]
+    entries: Sequence[Entry]
+    stands: Mapping[int, str]
+    there: Set[str]
+
+
+def about(frame: Frame, events: Sequence[Event], nodes: Iterable[str] | None) -> About:
+    """These events, oldest first, and the latest changes of these nodes; of None, the latest of any node."""
+    chosen = None if nodes is None else set(nodes)
+    latest = frame.latest_entries(ENTRIES_LOOKED_AT)[::-1]
+    entries = [each for each in latest if chosen is None or not chosen.isdisjoint(each.states)][:ENTRIES_SHOWN]
+    there = changed_nodes(frame.desk, entries)
+    return About(events[::-1][:EVENTS_SHOWN], entries, what_stands(entries, there), set(there))
+
+
+def add_about(pages: APIRouter, frame: Frame) -> None:
+    @pages.get("/ui/about/{id:path}")
+    def anything(request: Request, id: str) -> HTMLResponse:
+        return past_of(request, frame, id, Gone(f"Nothing here is called {short(id)!r}."))
+
+
+def is_known(frame: Frame, id: str) -> bool:
+    """Whether anything can be told of what is not listed."""
+    if _events_of(frame, id) or any(id in each.states for each in frame.latest_entries(ENTRIES_LOOKED_AT)):
+        return True
+    return _why(frame.desk, id) is not None
+
+
+def _events_of(frame: Frame, id: str) -> list[Event]:
+    return [each for each in frame.latest_events(EVENTS_LOOKED_AT) if is_about(each.subject, id)]
+
+
+def past_of(request: Request, frame: Frame, id: str, refusal: Gone) -> HTMLResponse:
+    """The page of what is not listed any more, or never was; refuses what nobody ever heard of."""
+    known = about(frame, _events_of(frame, id), [id])
+    why = _why(frame.desk, id)
+    if not known.events and not known.entries and why is None:
+        raise refusal
+    return frame.page(request, "about.html", id=id, about=known, why=why)
+
+
+def _why(desk: Desk, id: str) -> str | None:
+    """What can be said of work that only the cluster's own tables know."""
+    try:
+        return str(explanation_json(desk.why(id))["text"])
+    except Unanswered:
+        raise
+    except Invalid:
+        return None
+
+
+# -- what can be undone
+
+
+def changed_nodes(desk: Desk, entries: Iterable[Entry]) -> dict[str, NodeView]:
+    """The nodes that entries of the audit changed and that are there."""
+    return views_of(desk, (id for entry in entries for id in entry.states))
+
+
+def what_stands(entries: Sequence[Entry], views: Mapping[str, NodeView]) -> dict[int, str]:
+    """Of each entry why it cannot be undone with the nodes as they are now, "" if it can."""
+    nodes = {id: _node(view) for id, view in views.items()}
+    undone = {each.action: each.number for each in entries}
+    found = {}
+    for entry in entries:
+        reason = ""
+        try:
+            inverse(entry, nodes, entry.at)
+        except Invalid as error:
+            said = str(error)
+            reason = said.partition(": ")[2].partition(";")[0] or "it changed nothing"
+            if undo := undone.get(f"undo {entry.number}"):
+                reason = f"undone by entry {undo}"
+        found[entry.number] = reason
+    return found
+
+
+def views_of(desk: Desk, ids: Iterable[str]) -> dict[str, NodeView]:
+    """The nodes with these ids that are there."""
+    wanted = dict.fromkeys(id for id in ids if id)
+    if len(wanted) > ONE_BY_ONE_MAX:
+        return {view.id: view for view in desk.nodes(Query(limit=PAGE_MAX)).items if view.id in wanted}
+    found = {}
+    for id in wanted:
+        try:
+            view = desk.node(id)
+        except Unanswered:
+            raise
+        except Invalid:
+            continue
+        if view.id == id:
+            found[id] = view
+    return found
+
+
+def _node(view: NodeView) -> Node:
+    """As much of the node as a change may change."""
+    labels = {key: value for key, value in view.labels.items() if view.sources.get(key) != "stead"}
+    return Node(view.id, labels=Labels(labels), taints=view.taints, name=view.name, draining=view.draining)
+
+
+# -- names
+
+
+def titles_of(desk: Desk, ids: Iterable[str]) -> Mapping[str, str]:
+    """What to call nodes. A short id is as good as a name; one that has left has no other."""
+    named = {id: short(id) for id in dict.fromkeys(ids) if id}
+    for id, view in views_of(desk, (id for id in named if named[id] != id)).items():
+        named[id] = title(view)
+    return named
+
+
+def is_there(desk: Desk, id: str) -> bool:
+    """Whether work or a group with this id is listed."""
+    with suppress(Invalid):
+        if desk.work(Query(filters=(f"id={id}",), limit=1)).total:
+            return True
+        return bool(desk.groups(Query(filters=(f"id={id}",), limit=1)).total)
+    return False
+
+
+def address_of_change(nodes: Sequence[str], number: int) -> str:
+    """Where a change that was made is shown: at its node, or at all of its nodes."""
+    return link("nodes", nodes[0], done=number) if len(nodes) == 1 else link("change", done=number)

@@ -1,0 +1,168 @@
+"""One change of several nodes, selected on the map or in the table: one preview, one Apply, one entry of the audit.
+
+Rule: what was previewed is what is made. A preview holds the ids of its nodes, so a node that joins meanwhile is not
+changed, and one that leaves is refused. It works without scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import HTMLResponse, Response
+from starlette.requests import Request
+
+from stead.arguments import effect_text
+from stead.errors import Invalid
+from stead.operate.changes import Absent, NodeChange
+from stead.operate.desk import Desk, listed
+from stead.operate.snapshot import PAGE_MAX
+from stead.operate.snapshot import Query as Part
+from stead.operate.views import NodeView
+from stead.operate.what_if import Difference
+from stead.selectors import parse_selector
+from stead.service.api import author_of
+from stead.service.clients import WHILE_WANTED
+from stead.service.pages.about import address_of_change, changed_nodes, views_of, what_stands
+from stead.service.pages.frame import Frame, every, first, go_to, may_compute, read_form
+from stead.service.pages.node import EFFECTS, FIELDS, NUMBER_MAX, change_of, entry_of
+from stead.service.pages.trying import titles_in
+from stead.service.pages.wording import link, plural
+
+Form = list[tuple[str, str]]
+
+ADDRESS_MAX = 3500
+"""Longer addresses are not kept over a sign-in."""
+
+VERBS: Mapping[str, str] = {
+    "drain": "Drain",
+    "evict": "Drain and evict",
+    "uncordon": "Uncordon",
+    "taint": "Taint",
+    "untaint": "Remove a taint",
+    "label": "Label",
+    "unlabel": "Remove a label",
+}
+EFFECT_CHOICES = [(effect_text(effect), said) for effect, said in EFFECTS]
+KEYED = ("taint", "untaint", "label", "unlabel")
+NONE_SELECTED = "no node is selected; tick nodes on the map or in the table, or tick all of them"
+
+
+def add_many_nodes(pages: APIRouter, frame: Frame) -> None:
+    desk = frame.desk
+
+    def show(request: Request, form: Form, asks: bool, done: int = 0) -> HTMLResponse:
+        given, problem, made = _given(form), "", entry_of(desk, done)
+        views: list[NodeView] = []
+        difference: Difference | None = None
+        try:
+            views = list(changed_nodes(desk, [made]).values()) if made else selected(desk, form)
+            if asks and is_whole(given):
+                difference = desk.blast(*changes_of(views, given))
+        except Invalid as error:
+            problem = str(error)
+        address = link_to([view.id for view in views], given)
+        return frame.page(
+            request,
+            "many_nodes.html",
+            status=400 if problem else 200,
+            section="cluster",
+            views=views,
+            given=given,
+            verbs=VERBS,
+            effects=EFFECT_CHOICES,
+            sentence=in_words(given, len(views)) if difference else "",
+            unasked=bool(given.get("do")) and not asks,
+            difference=difference,
+            problem=problem,
+            titles=titles_in(desk, difference),
+            address=address if len(address) <= ADDRESS_MAX else "/ui/",
+            done=made,
+            stands=what_stands([made], changed_nodes(desk, [made])) if made else {},
+        )
+
+    @pages.get("/ui/change")
+    def look(request: Request, done: Annotated[int, Query(ge=0, le=NUMBER_MAX)] = 0) -> HTMLResponse:
+        return show(request, request.query_params.multi_items(), may_compute(request), done)
+
+    @pages.post("/ui/ask/change", dependencies=[WHILE_WANTED])
+    def ask(request: Request, form: Annotated[Form, Depends(read_form)]) -> HTMLResponse:
+        return show(request, form, asks=True)
+
+    @pages.post("/ui/do/change")
+    def apply(request: Request, form: Annotated[Form, Depends(read_form)]) -> Response:
+        given = _given(form)
+        carried = desk.change(changes_of(selected(desk, form), given), author_of(request, "page"))
+        return go_to(address_of_change([each.id for each in carried.nodes], carried.entry.number))
+
+
+def _given(form: Form) -> dict[str, str]:
+    found = first(form)
+    return {name: found[name].strip() for name in FIELDS if name in found}
+
+
+def selected(desk: Desk, form: Form) -> list[NodeView]:
+    """The nodes that were ticked; or all nodes that match a selector."""
+    given = first(form)
+    if given.get("all") == "yes":
+        text = given.get("q", "").strip()
+        part = Part(selector=parse_selector(text) if text else None, limit=PAGE_MAX)
+        return list(desk.nodes(part).items)
+    ids = every(form, "node")
+    if not ids:
+        raise Invalid(NONE_SELECTED)
+    found = views_of(desk, ids)
+    gone = [id for id in ids if id not in found]
+    if gone:
+        raise Absent(f"there is no node {gone[0]!r} in this cluster any more; select the others again")
+    return [found[id] for id in ids]
+
+
+def is_whole(given: Mapping[str, str]) -> bool:
+    """Whether it says what to do. The bar under the map may name a kind of change only."""
+    what = given.get("do", "")
+    return bool(what) and (what not in KEYED or bool(given.get("key")))
+
+
+def changes_of(views: Sequence[NodeView], given: Mapping[str, str]) -> list[NodeChange]:
+    """The same change for every node. What is to be removed need not be on all of them, but on one."""
+    if given.get("do") == "evict":
+        given = {**given, "do": "drain", "evict": "yes"}
+    elif given.get("do") == "untaint":
+        given = {**given, "effect": ""}  # the field is there for taints that are set
+    found = listed([replace(change_of(view.id, given), missing_ok=True) for view in views])
+    for removal in found[0].untaints:
+        if not any(removal.matches(taint) for view in views for taint in view.taints):
+            raise Absent(f"none of the {plural(len(views), 'node')} has a taint {removal}")
+    for key in found[0].unlabels:
+        if not any(key in view.labels for view in views):
+            raise Absent(f"none of the {plural(len(views), 'node')} has a label {key!r}")
+    return found
+
+
+def in_words(given: Mapping[str, str], count: int) -> str:
+    """What is about to be done, as a heading."""
+    nodes = plural(count, "node")
+    key, value = given.get("key", ""), given.get("value", "")
+    pair = f"{key}={value}" if value else key
+    match given["do"]:
+        case "taint":
+            return f"Taint {nodes} with {pair}:{given.get('effect') or 'NoSchedule'}"
+        case "untaint":
+            return f"Remove the taint {key} from {nodes}"
+        case "label":
+            return f"Label {nodes} with {pair}"
+        case "unlabel":
+            return f"Remove the label {key} from {nodes}"
+        case "drain" | "evict":
+            evicts = given["do"] == "evict" or given.get("evict") == "yes"
+            return f"Drain {nodes}" + (" and evict what runs there" if evicts else "")
+    return f"Uncordon {nodes}"
+
+
+def link_to(ids: Sequence[str], given: Mapping[str, str]) -> str:
+    """The address of a preview, to come back to after signing in."""
+    address = link("change", **given)
+    return address + "".join(f"&{link('', node=id).partition('?')[2]}" for id in ids) if given else "/ui/"
