@@ -231,6 +231,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
     steps.append(("together and apart on Ray", together.together))
     steps.append(("a controller of many nodes", many_nodes.many_nodes))
     steps.append(("the service under load", service.load))
+    steps.append(("the service beside hostile clients", service.beside_hostile_clients))
     steps.append(("the service of a large cluster", service.large))
     steps.append(("flow", flow.flow))
     steps.append(("openb", openb.openb))
