@@ -192,6 +192,7 @@ def test_tasks_keep_off_a_tainted_node_under_every_strategy(strategy: Any, ids: 
     assert set(there) <= {ids[0], ids[1]}
 
 
+@pytest.mark.long
 def test_a_task_of_a_task_keeps_off_too(ids: list[str]) -> None:
     @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
     def parent(id: str) -> list[str]:
@@ -201,11 +202,13 @@ def test_a_task_of_a_task_keeps_off_too(ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("strategy", [pytest.param(soft_to, id="soft"), pytest.param(lambda _: "SPREAD", id="spread")])
+@pytest.mark.long
 def test_actors_keep_off_a_tainted_node(strategy: Any, ids: list[str]) -> None:
     actors = [started(scheduling_strategy=strategy(ids[2])) for _ in range(3)]
     assert {home_of(actor) for actor in actors} <= {ids[0], ids[1]}
 
 
+@pytest.mark.long
 def test_an_actor_waits_while_only_the_tainted_node_is_free(ids: list[str]) -> None:
     first, _ = filled(ids[0]), filled(ids[1])
     waiting = started(num_cpus=2)
@@ -221,6 +224,7 @@ def test_bundles_keep_off_a_tainted_node(strategy: str, ids: list[str]) -> None:
     assert places(group([{"CPU": 1}, {"CPU": 1}], strategy=strategy)) <= {ids[0], ids[1]}
 
 
+@pytest.mark.long
 def test_a_group_waits_while_only_the_tainted_node_is_free(ids: list[str]) -> None:
     first, _ = filled(ids[0]), filled(ids[1])
     made = group([{"CPU": 2}])
@@ -324,6 +328,7 @@ def test_tasks_and_an_actor_queued_before_the_taint_obey_it(ids: list[str]) -> N
     assert ray.get(home, timeout=30) == ids[0], "it only preferred the tainted node"
 
 
+@pytest.mark.long
 def test_a_group_queued_before_the_taint_obeys_it(ids: list[str]) -> None:
     _, second = filled(ids[0]), filled(ids[1])
     made = group([{"CPU": 2}])
@@ -369,6 +374,7 @@ def test_no_execute_ends_a_task_which_is_done_again_elsewhere(ids: list[str]) ->
     assert told == [(ref.task_id().hex(), True)]
 
 
+@pytest.mark.long
 def test_an_actor_that_would_rather_stay_goes_on_elsewhere_when_it_is_evicted(ids: list[str]) -> None:
     actor = started(scheduling_strategy=soft_to(ids[1]), max_restarts=-1, max_task_retries=-1)
     assert home_of(actor) == ids[1]
@@ -379,6 +385,7 @@ def test_an_actor_that_would_rather_stay_goes_on_elsewhere_when_it_is_evicted(id
 
 
 @pytest.mark.parametrize("tolerations", [None, {"other": stead.Exists()}], ids=["plain", "with tolerations"])
+@pytest.mark.long
 def test_actors_that_wait_at_the_node_they_prefer_leave_its_queue_for_another(
     tolerations: dict[str, Any] | None, ids: list[str]
 ) -> None:
@@ -393,6 +400,7 @@ def test_actors_that_wait_at_the_node_they_prefer_leave_its_queue_for_another(
     assert [home_of(actor) for actor in actors] == [ids[0]] * 2
 
 
+@pytest.mark.long
 def test_an_actor_waits_that_prefers_a_tainted_node_and_finds_no_other(ids: list[str]) -> None:
     filled(ids[0])
     holder = filled(ids[1])
@@ -405,6 +413,7 @@ def test_an_actor_waits_that_prefers_a_tainted_node_and_finds_no_other(ids: list
     assert home_of(actor) == ids[1]
 
 
+@pytest.mark.long
 def test_work_that_tolerates_for_some_seconds_is_ended_when_they_are_over(ids: list[str]) -> None:
     brief = {"repair": stead.Exists(effect="no-execute", seconds=2.0)}
     actor = started(scheduling_strategy=soft_to(ids[1]), tolerations=brief)
@@ -417,6 +426,7 @@ def test_work_that_tolerates_for_some_seconds_is_ended_when_they_are_over(ids: l
     assert told[0].at - at >= 2.0
 
 
+@pytest.mark.long
 def test_a_node_that_work_should_rather_avoid_is_used_only_when_the_others_are_full(ids: list[str]) -> None:
     stead.taint(ids[1], {"slow": "yes"}, effect="prefer-no-schedule")
     one_by_one = {ray.get(where.options(scheduling_strategy=each).remote()) for each in ("DEFAULT", "SPREAD") * 4}
@@ -443,6 +453,7 @@ def test_a_node_with_a_rare_resource_is_kept_for_work_that_asks_for_it(ids: list
     assert places(group([{"GPU": 0.5}])) == {ids[3]}
 
 
+@pytest.mark.long
 def test_a_node_with_a_rare_resource_that_joins_later_is_kept_too(cluster: Any, ids: list[str]) -> None:
     joined = cluster.add_node(num_cpus=1, resources={"scarce": 1}).node_id
     wait_for(lambda: joined in {each.id for each in stead.nodes()}, what="the new node")
@@ -469,6 +480,7 @@ def test_a_taint_shows_whose_it_is_and_ends_by_itself(ids: list[str]) -> None:
     wait_for(lambda: ray.get(where.options(scheduling_strategy=soft_to(ids[1])).remote()) == ids[1], what="work there")
 
 
+@pytest.mark.long
 def test_a_taint_ends_with_the_job_it_was_set_for(cluster: Any, ids: list[str]) -> None:
     with subprocess.Popen(
         [sys.executable, str(DRIVERS / "stays.py"), cluster.address],

@@ -243,6 +243,7 @@ BY_LABEL: dict[str, tuple[Any, set[int]]] = {
 }
 
 
+@pytest.mark.long
 class TestByLabel:
     @pytest.mark.parametrize("name", BY_LABEL)
     def test_a_task_goes_where_the_expressions_hold(
@@ -313,6 +314,7 @@ class TestByLabel:
         assert indexes(cluster, [blocked]) == {3}
 
 
+@pytest.mark.long
 class TestWaiting:
     """A5: what cannot be met yet waits, says why, and goes on by itself."""
 
