@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from service.asking import Service
 from stead.errors import Invalid
+from stead.operate.describing import last_number
 from stead.service.pages.cluster import understood
 from stead.service.pages.node import CHANGES, FIELDS, change_of
 from stead.service.pages.past import moment_of
 from stead.service.pages.sign_in import local
 from stead.service.pages.trying import KINDS, address_of, amounts_of, rows_of, written_by
-from stead.service.pages.wording import age, amount, last_number, listed, names, share, short, step
+from stead.service.pages.wording import age, amount, listed, names, share, short, step
 
 TEXT = st.text(max_size=40)
 WORDS = st.one_of(TEXT, st.sampled_from(["CPU=4", "a=b", "gpu-1", "2", "{CPU: 1}", "zone in [a]", "2h", "x:NoExecute"]))

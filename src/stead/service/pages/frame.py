@@ -25,6 +25,7 @@ from starlette.requests import Request
 
 from stead.errors import Invalid, printable, sentence
 from stead.operate.audit import Entry
+from stead.operate.describing import last_number
 from stead.operate.desk import NODES_MAX, Desk, Unanswered
 from stead.operate.snapshot import Query
 from stead.operate.views import Event, Page, Summary, WorkView
@@ -166,12 +167,12 @@ class Frame:
 
     def last_event(self) -> int:
         """The number of the last event."""
-        self._last_event = wording.last_number(self.desk.events, self._last_event)
+        self._last_event = last_number(self.desk.events, self._last_event)
         return self._last_event
 
     def last_entry(self) -> int:
         """The number of the last entry of the audit."""
-        self._last_entry = wording.last_number(self.desk.audit, self._last_entry)
+        self._last_entry = last_number(self.desk.audit, self._last_entry)
         return self._last_entry
 
     def latest_events(self, most: int) -> list[Event]:

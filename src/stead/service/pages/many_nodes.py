@@ -27,7 +27,7 @@ from stead.service.api import author_of
 from stead.service.clients import WHILE_WANTED
 from stead.service.pages.about import address_of_change, changed_nodes, views_of, what_stands
 from stead.service.pages.frame import Frame, every, first, go_to, may_compute, read_form
-from stead.service.pages.node import EFFECTS, FIELDS, NUMBER_MAX, change_of, entry_of
+from stead.service.pages.node import EFFECTS, FIELDS, NUMBER_MAX, change_of, entry_of, in_words
 from stead.service.pages.trying import titles_in
 from stead.service.pages.wording import link, plural
 
@@ -73,7 +73,7 @@ def add_many_nodes(pages: APIRouter, frame: Frame) -> None:
             given=given,
             verbs=VERBS,
             effects=EFFECT_CHOICES,
-            sentence=in_words(given, len(views)) if difference else "",
+            sentence=in_words(given, plural(len(views), "node"), {}) if difference else "",
             unasked=bool(given.get("do")) and not asks,
             difference=difference,
             problem=problem,
@@ -140,26 +140,6 @@ def changes_of(views: Sequence[NodeView], given: Mapping[str, str]) -> list[Node
         if not any(key in view.labels for view in views):
             raise Absent(f"none of the {plural(len(views), 'node')} has a label {key!r}")
     return found
-
-
-def in_words(given: Mapping[str, str], count: int) -> str:
-    """What is about to be done, as a heading."""
-    nodes = plural(count, "node")
-    key, value = given.get("key", ""), given.get("value", "")
-    pair = f"{key}={value}" if value else key
-    match given["do"]:
-        case "taint":
-            return f"Taint {nodes} with {pair}:{given.get('effect') or 'NoSchedule'}"
-        case "untaint":
-            return f"Remove the taint {key} from {nodes}"
-        case "label":
-            return f"Label {nodes} with {pair}"
-        case "unlabel":
-            return f"Remove the label {key} from {nodes}"
-        case "drain" | "evict":
-            evicts = given["do"] == "evict" or given.get("evict") == "yes"
-            return f"Drain {nodes}" + (" and evict what runs there" if evicts else "")
-    return f"Uncordon {nodes}"
 
 
 def link_to(ids: Sequence[str], given: Mapping[str, str]) -> str:

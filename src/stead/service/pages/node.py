@@ -65,7 +65,7 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
             devices=devices_of(told),
             given=given,
             change=change,
-            sentence=in_words(given, view) if change else "",
+            sentence=in_words(given, title(view), view.labels) if change else "",
             unasked=bool(given.get("do")) and not asks,
             address=link("nodes", view.id, **given),
             difference=difference,
@@ -163,23 +163,24 @@ def duration(text: str) -> float:
         raise Invalid(f"the time {error}") from None
 
 
-def in_words(given: Mapping[str, str], node: NodeView) -> str:
-    """What is about to be done, as a heading."""
+def in_words(given: Mapping[str, str], who: str, labels: Mapping[str, str]) -> str:
+    """What is about to be done to a node, or to several, as a heading; `labels` are those that one node has now."""
     key, value = given.get("key", ""), given.get("value", "")
     pair = f"{key}={value}" if value else key
     match given["do"]:
         case "taint":
-            return f"Taint {title(node)} with {pair}:{given.get('effect') or 'NoSchedule'}"
+            return f"Taint {who} with {pair}:{given.get('effect') or 'NoSchedule'}"
         case "untaint":
-            return f"Remove the taint {key} from {title(node)}"
+            return f"Remove the taint {key} from {who}"
         case "label":
-            old = node.labels.get(key)
-            return f"Label {title(node)} with {pair}" + (f" (now {key}={old})" if old not in (None, value) else "")
+            old = labels.get(key)
+            return f"Label {who} with {pair}" + (f" (now {key}={old})" if old not in (None, value) else "")
         case "unlabel":
-            return f"Remove the label {key} from {title(node)}"
-        case "drain":
-            return f"Drain {title(node)}" + (" and end what runs there" if given.get("evict") == "yes" else "")
-    return f"Let {title(node)} take work again"
+            return f"Remove the label {key} from {who}"
+        case "drain" | "evict":
+            evicts = given["do"] == "evict" or given.get("evict") == "yes"
+            return f"Drain {who}" + (" and evict what runs there" if evicts else "")
+    return f"Let {who} take work again"
 
 
 def entry_of(desk: Desk, number: int) -> Entry | None:

@@ -6,7 +6,7 @@ Rule: moments are UTC, so that two people who look at one page speak of the same
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote, urlencode
 
@@ -199,22 +199,3 @@ def outcome(found: Difference) -> str:
 def mood(found: Difference) -> str:
     """Whether a difference is good news: bad, warn or good."""
     return "bad" if found.harms else "warn" if found.unplaced or found.stays else "good"
-
-
-def last_number(fetch: Callable[[int, int], Sequence[object]], seen: int = 0) -> int:
-    """The number of the last event or entry, found by halving: lists tell only what comes after a number. `seen` is
-    one that was the last before; it saves most of the looking."""
-    if seen < 1 or not fetch(seen - 1, 1):
-        seen = 0
-        if not fetch(0, 1):
-            return 0
-    if seen and not fetch(seen, 1):
-        return seen
-    low, step_up = seen, 1
-    while fetch(low + step_up, 1):
-        low, step_up = low + step_up, step_up * 2
-    high = low + step_up
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fetch(middle, 1) else (low, middle)
-    return high
