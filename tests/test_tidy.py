@@ -153,6 +153,13 @@ def test_no_test_sleeps(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_no_test_moves_the_clock_of_the_whole_process(path: Path) -> None:
+    """A service that another test left running would wait for a moment that never comes: give one module its clock."""
+    moved = re.findall(r"""setattr\((?:time,|f?["'][\w.]*\btime\.).*""", path.read_text(encoding="utf-8"))
+    assert not moved, f"patch the module's name `time` instead: {moved}"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
 def test_a_skip_says_why(path: Path) -> None:
     for name, node in calls(path):
         if name in {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail"}:

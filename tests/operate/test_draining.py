@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,8 +33,8 @@ def view(runs: int = 0, **available: float) -> NodeView:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only sleeping moves."""
     now = [0.0]
-    monkeypatch.setattr("stead.operate.draining.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("stead.operate.draining.time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    moved = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(draining, "time", moved)
     return now
 
 

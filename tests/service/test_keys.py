@@ -6,6 +6,7 @@ import stat
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -175,7 +176,7 @@ class TestCookies:
         value = value_of(keys.cookie(keys.operator_token()))
         assert keys.of_cookie(value) == Key("operator", "operator")
         later = time.time() + SESSION_S + 2
-        monkeypatch.setattr("stead.service.keys.time.time", lambda: later)
+        monkeypatch.setattr("stead.service.keys.time", SimpleNamespace(time=lambda: later, monotonic=time.monotonic))
         assert keys.of_cookie(value) is None
 
     def test_it_ends_with_its_token(self, keys: Keys) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +66,8 @@ class TestASession:
     ) -> None:
         found, now = session(keys, keys.operator_token()), getattr(time, clock)()
         for later, stands in ((SESSION_S / 2, True), (SESSION_S - 60, True), (SESSION_S + 1, False)):
-            monkeypatch.setattr(f"stead.service.keys.time.{clock}", lambda at=now + later: at)
+            clocks = {"time": time.time, "monotonic": time.monotonic, clock: lambda at=now + later: at}
+            monkeypatch.setattr(module, "time", SimpleNamespace(**clocks))
             assert (keys.of_cookie(found) is not None) == stands
 
     def test_is_over_at_once_when_its_token_is_taken_back(self, keys: Keys, tmp_path: Path) -> None:
@@ -112,7 +114,8 @@ class TestTooManySessions:
         now = time.time()
         for _ in range(5):
             session(keys, keys.operator_token())
-        monkeypatch.setattr("stead.service.keys.time.time", lambda: now + SESSION_S + 60)
+        moved = SimpleNamespace(time=lambda: now + SESSION_S + 60, monotonic=time.monotonic)
+        monkeypatch.setattr(module, "time", moved)
         session(keys, keys.operator_token())
         assert len(keys._sessions._kept) == 1
 
