@@ -243,7 +243,7 @@ def test_a_database_of_someone_else_is_left_alone(path: Path, opened: Callable[[
 
 def test_a_journal_of_another_version_is_refused(path: Path, tampered: sqlite3.Connection) -> None:
     tampered.execute("PRAGMA user_version = 99")
-    with pytest.raises(Unreadable, match="is a journal of version 99, but this stead reads version 2"):
+    with pytest.raises(Unreadable, match="is a journal of version 99, but this stead reads version 3"):
         Journal.reading(path)
 
 

@@ -27,7 +27,7 @@ from stead.engine.decisions import Decision
 from stead.engine.facts import Fact
 from stead.errors import Invalid, Unwritable
 
-VERSION = 2
+VERSION = 3
 """The form of the tables. A journal of another version is refused, never converted in place."""
 
 KEPT_S = 7 * 86400.0
@@ -36,7 +36,9 @@ KEPT_BYTES = 1_000_000_000
 
 CHECKPOINT_STEPS = 1_000
 CHECKPOINT_BYTES = 1_000_000
-"""A checkpoint is due after this many steps, or bytes of steps; with a larger state, after as many bytes as it has."""
+STATE_TIMES = 4
+"""A checkpoint is due after this many steps, or bytes of steps; with a large state, after so many times its bytes, so
+that neither writing it nor reading the steps after it is most of the work."""
 
 _APPLICATION_ID = 0x53544541  # "STEA", in the header of the file: tells our SQLite files from others
 _TABLES = """
@@ -156,7 +158,8 @@ class Journal:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        return self._steps_since >= CHECKPOINT_STEPS or self._bytes_since >= max(CHECKPOINT_BYTES, self._state_bytes)
+        most = max(CHECKPOINT_BYTES, STATE_TIMES * self._state_bytes)
+        return self._steps_since >= CHECKPOINT_STEPS or self._bytes_since >= most
 
     def keep(self, state: Checkpoint) -> None:
         """Write a checkpoint: the engine as it is after the last step. Then delete what is older than is kept."""

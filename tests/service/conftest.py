@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,14 +13,16 @@ import pytest
 
 from service.asking import Changing, Service
 from serving import simulated
+from stead.errors import Invalid
 from stead.operate.desk import Desk
 from stead.service.app import create_inner
-from stead.service.guard import App
+from stead.service.guard import App, Limits
 from stead.service.keys import RAY_TOKEN, RAY_TOKEN_PATH, Keys
 
 SCENARIO = Path(__file__).parent.parent / "golden" / "served.yaml"
 
 Serve = Callable[..., Service]
+Slow = tuple[Service, threading.Event]
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +51,22 @@ def serve(inner: tuple[App, Changing, Keys, asyncio.Runner]) -> Iterator[Serve]:
             return Service(app, desk, keys, runner, **given)
 
         yield made
+
+
+@pytest.fixture
+def slow(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    """A service whose cluster does not answer until the event is set."""
+    going = threading.Event()
+
+    def wait(*_: Any) -> Any:
+        going.wait(30)
+        raise Invalid("too late")
+
+    for name in ("summary", "lint"):
+        monkeypatch.setattr(f"stead.operate.desk.LocalDesk.{name}", wait)
+    few = {"at_once": 4, "visitors_at_once": 4, "questions": 2, "turns": 4, "visitors_turns": 4}
+    yield serve(limits=Limits(**few, reads=1e9, writes=1e9)), going
+    going.set()
 
 
 @pytest.fixture

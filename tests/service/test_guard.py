@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from service.asking import HERE, ORIGIN, Service
-from service.conftest import Serve
-from stead.errors import Invalid
+from service.conftest import Serve, Slow
 from stead.operate.origins import is_loopback
 from stead.service.guard import Limits
 from stead.service.keys import COOKIE
@@ -282,43 +278,30 @@ class TestLimits:
 class TestManyAtOnce:
     """Requests that all wait for a slow cluster."""
 
-    @pytest.fixture
-    def slow(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Service, threading.Event]]:
-        going = threading.Event()
-
-        def wait(*_: Any) -> Any:
-            going.wait(30)
-            raise Invalid("too late")
-
-        for name in ("summary", "lint"):
-            monkeypatch.setattr(f"stead.operate.desk.LocalDesk.{name}", wait)
-        yield serve(limits=Limits(at_once=4, questions=2, reads=1e9, writes=1e9)), going
-        going.set()
-
-    def test_are_answered_at_once_with_429_and_not_queued(self, slow: tuple[Service, threading.Event]) -> None:
+    def test_are_answered_at_once_with_429_and_not_queued(self, slow: Slow) -> None:
         service, going = slow
         found = service.all_at_once([("GET", "/status", None, "")] * 6, going, refused=2)
         assert sorted(each.status for each in found) == [400] * 4 + [429] * 2
         assert {each.headers["retry-after"] for each in found if each.status == 429} == {"1"}
 
-    def test_do_not_keep_out_who_has_a_token(self, slow: tuple[Service, threading.Event]) -> None:
+    def test_do_not_keep_out_who_has_a_token(self, slow: Slow) -> None:
         service, going = slow
         asked = [("GET", "/status", None, "")] * 6 + [("GET", "/status", None, service.token)]
         assert [each.status for each in service.all_at_once(asked, going, refused=2)][-1] == 400
 
-    def test_that_are_long_questions_are_fewer(self, slow: tuple[Service, threading.Event]) -> None:
+    def test_that_are_long_questions_are_fewer(self, slow: Slow) -> None:
         service, going = slow
         spec = {"work": [{"id": "x"}]}
         found = service.all_at_once([("POST", "/lint", spec, "")] * 3 + [("GET", "/nodes", None, "")], going, refused=1)
         assert [each.status for each in found].count(429) == 1
         assert found[-1].status == 200
 
-    def test_leave_their_places_again(self, slow: tuple[Service, threading.Event]) -> None:
+    def test_leave_their_places_again(self, slow: Slow) -> None:
         service, going = slow
         going.set()
         for _ in range(3):
             assert service.ask("GET", "/status").status == 400
-        assert not service.app._shares
+        assert not any(share.requests for share in service.app._shares.values())
 
 
 class TestWaysAround:

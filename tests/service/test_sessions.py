@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,8 +67,9 @@ class TestASession:
     ) -> None:
         found, now = session(keys, keys.operator_token()), getattr(time, clock)()
         for later, stands in ((SESSION_S / 2, True), (SESSION_S - 60, True), (SESSION_S + 1, False)):
-            clocks = {"time": time.time, "monotonic": time.monotonic, clock: lambda at=now + later: at}
-            monkeypatch.setattr(module, "time", SimpleNamespace(**clocks))
+            clocks = SimpleNamespace(time=time.time, monotonic=time.monotonic)
+            setattr(clocks, clock, partial(float, now + later))
+            monkeypatch.setattr(module, "time", clocks)
             assert (keys.of_cookie(found) is not None) == stands
 
     def test_is_over_at_once_when_its_token_is_taken_back(self, keys: Keys, tmp_path: Path) -> None:

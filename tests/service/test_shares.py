@@ -14,7 +14,7 @@ import pytest
 from uvicorn.server import ServerState
 
 from service.asking import Service
-from service.conftest import SCENARIO, Serve
+from service.conftest import SCENARIO, Serve, Slow
 from service.raw import GET, Stream, answer, connected, is_open, status_of
 from serving import Served, serving, simulated
 from stead.errors import Invalid
@@ -25,23 +25,6 @@ SPEC = {"work": [{"id": "x"}]}
 LINT = ("POST", "/lint", SPEC)
 STATUS = ("GET", "/status", None)
 FORM = b"token="
-
-Slow = tuple[Service, threading.Event]
-
-
-@pytest.fixture
-def slow(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    """A service whose cluster does not answer until the event is set."""
-    going = threading.Event()
-
-    def wait(*_: Any) -> Any:
-        going.wait(30)
-        raise Invalid("too late")
-
-    for name in ("summary", "lint"):
-        monkeypatch.setattr(f"stead.operate.desk.LocalDesk.{name}", wait)
-    yield serve(limits=Limits(at_once=4, questions=2, turns=4, reads=1e9, writes=1e9)), going
-    going.set()
 
 
 class TestRequestsAtOnce:
@@ -74,14 +57,14 @@ class TestRequestsAtOnce:
             stack.callback(going.set)
             for _ in range(20):
                 stack.enter_context(connected(served)).sendall(GET % b"/labels")
-            for _ in range(4):
+            for _ in range(Limits().visitors_turns):
                 assert asked.acquire(timeout=30)
             assert status_of(served, "/status", served.token) == 200
             assert status_of(served, "/healthz") == 200, "what needs no thread does not wait for one"
 
     def test_give_their_turn_on_when_the_answer_begins(self, serve: Serve) -> None:
         """So that a client that does not read its answer holds up nobody."""
-        service = serve(limits=Limits(turns=1))
+        service = serve(limits=Limits(visitors_turns=1))
 
         async def both() -> list[int]:
             reading, begun = asyncio.Event(), asyncio.Event()
@@ -113,6 +96,47 @@ class TestRequestsAtOnce:
             return statuses
 
         assert service._runner.run(both())[0] == 200
+
+    def test_never_keep_out_who_asks_whether_the_service_lives(self, slow: Slow) -> None:
+        service, going = slow
+        asked = [(*STATUS, "")] * 5 + [("GET", "/healthz", None, "")]
+        assert [each.status for each in service.all_at_once(asked, going, refused=1)][-1] == 200
+
+
+class TestVisitorsPause:
+    """One of them is computed at a time, and a pause would last for ever."""
+
+    @pytest.fixture
+    def service(self, serve: Serve) -> Service:
+        return serve(limits=Limits(visitors_turns=1, pause=1e9, pause_s=3600))
+
+    @staticmethod
+    async def visitor(service: Service) -> int:
+        return (await service._ask("GET", "/nodes", None, [("host", "127.0.0.1")], "127.0.0.1")).status
+
+    @staticmethod
+    async def holder(service: Service) -> int:
+        sent = [("host", "127.0.0.1"), ("authorization", f"Bearer {service.token}")]
+        return (await service._ask("GET", "/nodes", None, sent, "127.0.0.1")).status
+
+    def test_after_an_answer_while_holders_ask(self, service: Service) -> None:
+        async def asked() -> tuple[list[int], bool]:
+            found = [await self.holder(service), await self.visitor(service)]
+            pausing = asyncio.create_task(self.visitor(service))
+            found += [await self.holder(service) for _ in range(5)]
+            try:
+                return found, pausing.done()
+            finally:
+                pausing.cancel()
+
+        assert service._runner.run(asked()) == ([200] * 7, False)
+
+    def test_not_while_nobody_else_asks(self, service: Service) -> None:
+        async def asked() -> list[int]:
+            async with asyncio.timeout(30):
+                return [await self.visitor(service) for _ in range(3)]
+
+        assert service._runner.run(asked()) == [200] * 3
 
 
 class TestARightToken:

@@ -1,15 +1,19 @@
 """Checkpoints: everything an engine needs to go on as if it had never stopped, as one plain value.
 
 Rule: what `Engine.fork` copies is in a checkpoint, and nothing else: caches are built again. A restored engine makes
-every later decision that the original would have made.
+every later decision that the original would have made. What equal asks share is written once, and pieces are columns:
+a checkpoint of many pieces costs little more than their ids.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import groupby
 from math import inf
+from operator import attrgetter
+from typing import Any
 
 from stead.asks import Ask, AskId, Group, GroupId
 from stead.engine.amounts import DeviceShares
@@ -27,14 +31,18 @@ from stead.taints import Taint
 
 
 @dataclass(frozen=True, slots=True)
-class SavedPlacement:
-    ask: Ask
-    row: int
-    moment: float
-    turn: int
-    choice: int = 0
-    held: tuple[DeviceShares, ...] = ()
-    group: GroupId | None = None
+class SavedPlacements:
+    """Placed work in the order in which it is kept; every column has one value for each piece. `asks` are indexes of
+    the checkpoint's. Shares of devices and groups, which few pieces have, are beside the number of their piece."""
+
+    asks: tuple[int, ...] = ()
+    ids: tuple[AskId, ...] = ()
+    rows: tuple[int, ...] = ()
+    moments: tuple[float, ...] = ()
+    turns: tuple[int, ...] = ()
+    choices: tuple[int, ...] = ()
+    held: tuple[tuple[int, tuple[DeviceShares, ...]], ...] = ()
+    groups: tuple[tuple[int, GroupId], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +80,15 @@ class SavedSleeper:
 
 @dataclass(frozen=True, slots=True)
 class SavedLine:
-    """A line, in the order of its arrival; `sleeper` is an index. Groups are named by id."""
+    """A line, in the order of its arrival; `sleeper` is an index. Asks are runs of equal ones: an index of the
+    checkpoint's asks and the ids. Groups are named by id."""
 
     sleeper: int
     priority: int
     moment: float
     turn: int
     since: float
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[tuple[int, tuple[AskId, ...]], ...] = ()
     groups: tuple[GroupId, ...] = ()
 
 
@@ -95,13 +104,15 @@ class SavedHold:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """An engine between two steps. `rows` are nodes by row; `extent` is how many rows were ever used. `columns` are
-    the resources that somebody asked for, each with how many devices its column has room for."""
+    the resources that somebody asked for, each with how many devices its column has room for. `asks` are all that are
+    not equal, each without an id."""
 
     now: float = 0.0
     extent: int = 0
     rows: tuple[tuple[int, Node], ...] = ()
     columns: tuple[tuple[str, int], ...] = ()
-    placements: tuple[SavedPlacement, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    placements: SavedPlacements = field(default_factory=SavedPlacements)
     groups: tuple[SavedGroup, ...] = ()
     sleepers: tuple[SavedSleeper, ...] = ()
     lines: tuple[SavedLine, ...] = ()
@@ -141,20 +152,19 @@ class Recovery:
         index: dict[object, int] = {sleeper: number for number, sleeper in enumerate(rests)}
         first = {line.sleeper: next(iter(items.values())) for line, items in self._waiting.all_lines.items()}
         hold = board.world.hold
+        asks = _Asks()
+        placements = _saved_placements(list(work.placements.map.values()), asks)
+        lines = [_saved_line(index[line.sleeper], line, its, asks) for line, its in self._waiting.all_lines.items()]
         return Checkpoint(
             now=self.now,
             extent=fleet.extent,
             rows=tuple(sorted(fleet.nodes.map.items())),
             columns=fleet.columns(),
-            placements=tuple(
-                SavedPlacement(each.ask, each.row, each.moment, each.turn, each.choice, each.held, each.group)
-                for each in work.placements.map.values()
-            ),
+            asks=asks.found,
+            placements=placements,
             groups=tuple(SavedGroup(*record) for record in self._groups.records.map.values()),
             sleepers=tuple(self._saved_sleeper(sleeper, first[sleeper], rest) for sleeper, rest in rests.items()),
-            lines=tuple(
-                _saved_line(index[line.sleeper], line, items) for line, items in self._waiting.all_lines.items()
-            ),
+            lines=tuple(lines),
             awake=tuple(index[sleeper] for sleeper in self._waiting.ready),
             matchings=tuple(work.matchings),
             watched=tuple(work.watched),
@@ -191,9 +201,9 @@ class Recovery:
         for resource, devices in saved.columns:
             fleet.make_room(resource, devices)
         work.restore_indexes(saved.matchings, saved.watched, saved.watches_all)
-        for each in saved.placements:
-            fleet.take_again(each.row, each.ask.choices[each.choice].resources.items(), each.held)
-            placement = Placement(each.ask, each.row, each.choice, each.held, each.moment, each.turn, each.group)
+        for placement in _placements(saved):
+            resources = placement.ask.choices[placement.choice].resources
+            fleet.take_again(placement.row, resources.items(), placement.held)
             work.add(fleet, placement)
         work.targets.restore(saved.names, saved.over)
         self._groups.restore(GroupRecord(g.group, g.moment, g.turn, g.alternative, g.ended) for g in saved.groups)
@@ -214,13 +224,13 @@ class Recovery:
         fleet.news.clear()
 
     def _restore_lines(self, saved: Checkpoint) -> list[Sleeper]:
-        asks = {ask.id: ask for line in saved.lines for ask in line.asks}
+        asks = [{id: _named(saved.asks[kind], id) for kind, ids in line.asks for id in ids} for line in saved.lines]
+        of = {id: ask for each in asks for id, ask in each.items()}
         sleepers: list[Sleeper] = [
-            self._board.shape_of(asks[each.of]) if each.of in asks else self._group_shape(each)
-            for each in saved.sleepers
+            self._board.shape_of(of[each.of]) if each.of in of else self._group_shape(each) for each in saved.sleepers
         ]
-        for line in saved.lines:
-            items: dict[str, Item] = {ask.id: ask for ask in line.asks}
+        for line, found in zip(saved.lines, asks, strict=True):
+            items: dict[str, Item] = {**found}
             items |= {id: self._groups.records.map[id].group for id in line.groups}
             self._waiting.add(Line(sleepers[line.sleeper], line.priority, line.moment, line.turn, line.since), items)
         rests = {
@@ -313,10 +323,60 @@ class Recovery:
     def _forget(self, id: str) -> None: ...
 
 
-def _saved_line(sleeper: int, line: Line, items: Mapping[str, Item]) -> SavedLine:
-    asks = tuple(item for item in items.values() if isinstance(item, Ask))
+class _Asks:
+    """All different asks of a checkpoint, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def number(self, ask: Ask) -> int:
+        """The index of one that differs in its id at most."""
+        key = _BUT_ID(ask)
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self._numbers)
+        return found
+
+    @property
+    def found(self) -> tuple[Ask, ...]:
+        return tuple(Ask("", *key) for key in self._numbers)
+
+
+_BUT_ID = attrgetter(*(field.name for field in fields(Ask) if field.name != "id"))
+
+
+def _named(ask: Ask, id: AskId) -> Ask:
+    """The same with this id."""
+    return Ask(id, *_BUT_ID(ask))
+
+
+def _saved_placements(placements: Sequence[Placement], asks: _Asks) -> SavedPlacements:
+    return SavedPlacements(
+        tuple([asks.number(each.ask) for each in placements]),
+        tuple([each.ask.id for each in placements]),
+        tuple([each.row for each in placements]),
+        tuple([each.moment for each in placements]),
+        tuple([each.turn for each in placements]),
+        tuple([each.choice for each in placements]),
+        tuple([(number, each.held) for number, each in enumerate(placements) if each.held]),
+        tuple([(number, each.group) for number, each in enumerate(placements) if each.group is not None]),
+    )
+
+
+def _placements(saved: Checkpoint) -> Iterator[Placement]:
+    its = saved.placements
+    held, groups = dict(its.held), dict(its.groups)
+    columns = zip(its.asks, its.ids, its.rows, its.moments, its.turns, its.choices, strict=True)
+    for number, (kind, id, row, moment, turn, choice) in enumerate(columns):
+        ask = _named(saved.asks[kind], id)
+        yield Placement(ask, row, choice, held.get(number, ()), moment, turn, groups.get(number))
+
+
+def _saved_line(sleeper: int, line: Line, items: Mapping[str, Item], asks: _Asks) -> SavedLine:
+    waiting = [item for item in items.values() if isinstance(item, Ask)]
+    runs = tuple((kind, tuple([ask.id for ask in run])) for kind, run in groupby(waiting, asks.number))
     groups = tuple(item.id for item in items.values() if isinstance(item, Group))
-    return SavedLine(sleeper, line.priority, line.moment, line.turn, line.since, asks, groups)
+    return SavedLine(sleeper, line.priority, line.moment, line.turn, line.since, runs, groups)
 
 
 def _column(saved: SavedColumn) -> Column:

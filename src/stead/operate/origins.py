@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stead.errors import Invalid
 
@@ -21,6 +22,7 @@ _ADDRESS = re.compile(
 )
 
 
+@lru_cache(1024)
 def is_loopback(host: str) -> bool:
     """Whether a host is this machine: 127.0.0.0/8, ::1 or localhost."""
     if host == "localhost":

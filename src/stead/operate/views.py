@@ -7,7 +7,7 @@ them. The JSON form is a promise to scripts (`docs/json.md`): fields are added, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from stead.asks import Affinity, Ask, Group, Preference
@@ -259,7 +259,10 @@ def owner_json(view: OwnerView) -> dict[str, Any]:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    return asdict(event)
+    return {name: getattr(event, name) for name in _EVENT_FIELDS}
+
+
+_EVENT_FIELDS = tuple(field.name for field in fields(Event))
 
 
 def summary_json(summary: Summary) -> dict[str, Any]:

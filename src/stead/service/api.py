@@ -348,7 +348,8 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
             raise HTTPException(429, "too many streams are open; try again later", {"retry-after": "5"})
         known = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 18
         first = int(last_event_id) if known else after
-        return StreamingResponse(streams.after(first, share, request.state.stands), media_type="text/event-stream")
+        told = streams.after(first, share, request.state.stands, request.state.turn)
+        return StreamingResponse(told, media_type="text/event-stream")
 
     @api.get("/audit", tags=["history"], summary="Who changed what", response_model=schemas.Entries)
     def audit(after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Answer:

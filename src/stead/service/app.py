@@ -6,6 +6,7 @@ the desk's.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,6 +26,9 @@ from stead.service.pages import create_pages
 from stead.service.reference import add_reference
 
 THREADS = 8
+SWITCH_S = 0.0005
+"""After so long a thread that computes lets another one go on; by itself Python takes ten times as long."""
+
 TITLE_MAX = 64
 
 
@@ -82,6 +86,8 @@ def create_inner(desk: Desk, keys: Keys, history: History | None = None) -> Fast
 
 @asynccontextmanager
 async def _with_few_threads(_: FastAPI) -> AsyncIterator[None]:
-    """More threads than can run would only take turns, and the one that talks to everybody would wait for all."""
+    """More threads than can run would only take turns, and the one that talks to everybody would wait for all. It gets
+    its turn soon: a request passes through it several times."""
     current_default_thread_limiter().total_tokens = THREADS
+    sys.setswitchinterval(SWITCH_S)
     yield

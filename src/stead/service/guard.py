@@ -6,7 +6,8 @@ site can make a browser send requests here, and a name server can make its name 
 browser believes to speak to is checked on every request, and so is the site that made it.
 
 What a service can do at once is divided into shares: each token has one, and all visitors without a token have one
-together. Nobody can use up the share of another.
+together. Nobody can use up the share of another. Python computes one thing at a time, so while holders of tokens ask,
+visitors also pause between their answers: most of the processor's time is the holders'.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Mu
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
@@ -39,7 +41,8 @@ QUESTIONS = frozenset({"/what-if", "/why", "/lint"})
 QUESTION_PAGES = "/ui/ask/"
 """What is asked by POST because the question is long; nothing is changed."""
 
-OPEN = frozenset({"/healthz", "/login", "/logout"})
+HEALTH = "/healthz"
+OPEN = frozenset({HEALTH, "/login", "/logout"})
 ASSETS = "/static/"
 """Needs no token, wherever the service listens."""
 
@@ -54,6 +57,9 @@ HEADERS_MAX = 100
 HEADERS_BYTES_MAX = 64 << 10
 CLIENTS_MAX = 10_000
 FORM_FIELDS_MAX = 20
+HOLDERS_ASK_S = 2.0
+"""So long after a request with a token, more of them are expected."""
+
 VISITORS = ""
 """The name of the share of all who showed no token."""
 
@@ -77,15 +83,20 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a client may ask: requests a second over time, and requests of one share at once."""
+    """How much a client may ask: requests a second over time, and requests of one share at once. Fewer of visitors'
+    are computed, because each of them slows down what is computed beside it."""
 
     reads: float = 500.0  # of each token, and of each address without one
     writes: float = 50.0
     wrong: float = 5.0  # wrong tokens of each address
     burst: float = 2.0  # seconds' worth
-    at_once: int = 64  # of each share
+    at_once: int = 256  # of each token
+    visitors_at_once: int = 64
     questions: int = 8  # long questions among them
-    turns: int = 4  # among them those that are being computed; the others wait. Half of the service's threads
+    turns: int = 4  # of a token, those that are being computed; the others wait. Half of the service's threads
+    visitors_turns: int = 2
+    pause: float = 8.0  # of visitors after an answer, times what it took, while holders of tokens ask
+    pause_s: float = 5.0  # and at most so long
     body: int = BODY_MAX
     body_s: float = 10.0  # until all of a body has to be here
     reader_s: float = 30.0  # until somebody has to read on in the answer
@@ -131,13 +142,41 @@ def _is_plain(path: str) -> bool:
     return not {"", ".", ".."} & set(path.split("/")[1:]) and "\\" not in path and path.isprintable()
 
 
-@dataclass(slots=True)
 class _Share:
-    """What one token, or all visitors together, have under way."""
+    """What one token, or all visitors together, have under way. Some of it has a turn and is computed; the rest waits,
+    so that every share finds a thread."""
 
-    turns: asyncio.Semaphore
-    requests: int = 0
-    questions: int = 0
+    def __init__(self, most: int, questions_max: int, turns: int, pause: Callable[[float], float] | None) -> None:
+        self._most, self._questions_max, self._pause = most, questions_max, pause
+        self._turns = asyncio.Semaphore(turns)
+        self.requests = self._questions = 0
+
+    def place(self, long: bool) -> ExitStack:
+        """A place for a request, to be closed at its end."""
+        if self.requests >= self._most or (long and self._questions >= self._questions_max):
+            raise _Refused(429, "too many requests at once; try again in a second", {"retry-after": "1"})
+        self._count(1, long)
+        place = ExitStack()
+        place.callback(self._count, -1, long)
+        return place
+
+    def _count(self, more: int, long: bool) -> None:
+        self.requests += more
+        self._questions += more * long
+
+    async def turn(self) -> ExitStack:
+        """Wait for a turn, which is to be closed when nothing is left to compute."""
+        await self._turns.acquire()
+        turn = ExitStack()
+        turn.callback(self._give_turn_on, time.monotonic())
+        return turn
+
+    def _give_turn_on(self, began: float) -> None:
+        pause = self._pause(time.monotonic() - began) if self._pause else 0.0
+        if pause:
+            asyncio.get_running_loop().call_later(pause, self._turns.release)
+        else:
+            self._turns.release()
 
 
 class Guard:
@@ -151,6 +190,7 @@ class Guard:
         self._limits = limits or Limits()
         self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
         self._shares: dict[str, _Share] = {}
+        self._holder_asked = -inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -285,28 +325,35 @@ class Guard:
         return bytes(body)
 
     async def _one_of_many(self, scope: Scope, name: str, receive: Receive, answer: _Answer) -> None:
-        """Let the application answer, unless its share has too many requests under way already. Of those, some are
-        computed and the others wait for their turn, so that every share finds a thread."""
-        share = self._shares.setdefault(name, _Share(asyncio.Semaphore(self._limits.turns)))
-        long = scope["method"] not in SAFE and is_question(scope["method"], scope["path"])
-        if share.requests >= self._limits.at_once or (long and share.questions >= self._limits.questions):
-            raise _Refused(429, "too many requests at once; try again in a second", {"retry-after": "1"})
-        with ExitStack() as place, ExitStack() as turn:
-            place.callback(self._leave, name, share, long)
-            share.requests += 1
-            share.questions += long
-            if not is_open(scope["method"], scope["path"]):  # what is open takes no time
-                await share.turns.acquire()
-                turn.callback(share.turns.release)
+        """Let the application answer, unless its share has too many requests under way already."""
+        method, path = scope["method"], scope["path"]
+        if path == HEALTH:  # whoever restarts what does not answer must not be refused
+            await self._app(scope, receive, answer)
+            return
+        if name != VISITORS:
+            self._holder_asked = time.monotonic()
+        share = self._share(name)
+        with share.place(long=method not in SAFE and is_question(method, path)) as place, ExitStack() as turn:
+            if not is_open(method, path):  # what is open takes no time
+                turn.push(await share.turn())
+            scope["state"]["turn"] = share.turn
             answer.begins = turn.close  # from here on the answer is only sent
             answer.streams = place.close  # a stream goes on for hours; the API counts them itself
             await self._app(scope, receive, answer)
 
-    def _leave(self, name: str, share: _Share, long: bool) -> None:
-        share.requests -= 1
-        share.questions -= long
-        if not share.requests:
-            del self._shares[name]
+    def _share(self, name: str) -> _Share:
+        """There are as many as tokens, and one more."""
+        if name not in self._shares:
+            limits, is_visitors = self._limits, name == VISITORS
+            most = limits.visitors_at_once if is_visitors else limits.at_once
+            turns = limits.visitors_turns if is_visitors else limits.turns
+            self._shares[name] = _Share(most, limits.questions, turns, self._pause if is_visitors else None)
+        return self._shares[name]
+
+    def _pause(self, took: float) -> float:
+        """How long visitors pause after an answer that took so long."""
+        holders_ask = time.monotonic() - self._holder_asked < HOLDERS_ASK_S
+        return min(self._limits.pause * took, self._limits.pause_s) if holders_ask else 0.0
 
 
 CLOSE = {"connection": "close"}

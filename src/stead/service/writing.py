@@ -59,7 +59,7 @@ def _work(view: WorkView, shared: dict[tuple[int, int, int], str]) -> str:
         f'{{"id":{text(view.id)},"kind":{text(view.kind)},"name":{text(view.name)},"state":{text(view.state)},'
         f'"node":{text(view.node)},"namespace":{text(view.namespace)},"owner":{text(view.owner)},'
         f'"group":{text(view.group)},"owner_name":{text(view.owner_name)},{said},'
-        f'"since":{written(view.since)},"count":{view.count}}}'
+        f'"since":{"null" if view.since is None else repr(view.since)},"count":{view.count}}}'
     )
 
 
