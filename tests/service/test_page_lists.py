@@ -12,8 +12,9 @@ from service.page_forms import look, words_of
 from serving import simulated
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
+from stead.operate.ordering import natural
 from stead.operate.views import Event
-from stead.service.pages.sorting import Column, heads, known, natural, ordered_by
+from stead.service.pages.sorting import Column, heads, known, ordered_by
 from stead.service.pages.wording import TIMES, event_tone, tone
 from stead.sim.desk import SimDesk
 from stead.taints import Effect, Taint

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stead.commands.output import columns, detailed, for_scripts, more, written
 from stead.errors import Invalid, did_you_mean, printable
+from stead.operate.ordering import natural
 
 if TYPE_CHECKING:
     from stead.operate.snapshot import Query
@@ -136,9 +137,6 @@ def _comparable(value: Any) -> tuple[Any, ...]:
         return ()
     if isinstance(value, int | float):
         return (0, value)
-    if isinstance(value, str):
-        parts = re.split(r"([0-9]+(?:\.[0-9]+)?)", value)
-        return (1, *((0, float(part), "") if index % 2 else (1, 0.0, part) for index, part in enumerate(parts) if part))
     if isinstance(value, list | dict):
         return (0, len(value))
-    return (1, (1, 0.0, str(value)))
+    return (1, natural(str(value)))

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeVar
 
 from stead.asks import Group
@@ -20,6 +20,7 @@ from stead.labelling import Labels, Selector
 from stead.node import Node
 from stead.operate.changes import Absent, Conflict
 from stead.operate.filters import Condition, conditions
+from stead.operate.ordering import natural
 from stead.operate.owners import owners_of
 from stead.operate.rows import QUESTIONS_KEPT, UNKNOWN, Known, KnownOwner, Rows
 from stead.operate.views import (
@@ -126,7 +127,7 @@ class Snapshot:
     def _order_made(self) -> Sequence[str]:
         if self._order is not None:
             return self._order
-        titles = [(_natural(node.name or node.ip), _natural(id), id) for id, node in self.by_id.items()]
+        titles = [(natural(node.name or node.ip), natural(id), id) for id, node in self.by_id.items()]
         return [id for _, _, id in sorted(titles)]
 
     @property
@@ -435,19 +436,3 @@ def begin_so(ids: Sequence[str], said: str) -> list[str]:
 
 def _short(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
-
-
-@lru_cache(maxsize=1 << 16)
-def _natural(text: str) -> tuple[Any, ...]:
-    """node-2 before node-10."""
-    parts: list[tuple[int, Any]] = []
-    number = ""
-    for character in f"{text}\0":
-        if character.isdecimal():
-            number += character
-            continue
-        if number:
-            parts.append((0, int(number[:1000])))
-            number = ""
-        parts.append((1, character))
-    return tuple(parts)

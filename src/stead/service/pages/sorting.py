@@ -6,14 +6,13 @@ way. Without a `sort` the order of the desk holds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-T = TypeVar("T")
+from stead.operate.ordering import natural
 
-_DIGITS = re.compile(r"([0-9]{1,18})")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,6 @@ def ordered_by(items: Iterable[T], columns: Iterable[Column[T]], sort: str) -> l
 
 def _comparable(value: Any) -> Any:
     return natural(value) if isinstance(value, str) else value
-
-
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """node-2 before node-10, and capital letters beside small ones."""
-    parts = _DIGITS.split(text.lower())
-    return tuple((0, int(part), "") if number % 2 else (1, 0, part) for number, part in enumerate(parts) if part)
 
 
 def amount_key(amounts: Mapping[str, float]) -> tuple[float, ...]:
