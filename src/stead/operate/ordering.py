@@ -1,0 +1,17 @@
+"""The order in which people expect names: node-2 before node-10, and capital letters beside small ones."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+Parts = tuple[tuple[int, int, str], ...]
+
+_DIGITS = re.compile(r"([0-9]{1,18})")
+
+
+@lru_cache(maxsize=1 << 16)
+def natural(text: str) -> Parts:
+    """A key to sort texts by, in which numbers count as numbers."""
+    parts = enumerate(_DIGITS.split(text.lower()))
+    return tuple((0, int(part), "") if place % 2 else (1, 0, part) for place, part in parts if part)
