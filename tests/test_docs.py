@@ -169,7 +169,13 @@ def detached() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray", "ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.usefixtures("detached")
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def with_marks(page: Path) -> Any:
+    """A page that needs real Ray nodes takes long; the README's examples are run every time."""
+    on_ray = "# file: cluster.yaml" in page.read_text(encoding="utf-8") and page.name != "README.md"
+    return pytest.param(page, id=name_of(page), marks=[pytest.mark.long] if on_ray else [])
+
+
+@pytest.mark.parametrize("page", [with_marks(page) for page in PAGES])
 def test_every_block_of_the_page_runs(
     page: Path,
     tmp_path: Path,

@@ -61,7 +61,9 @@ def complaints(page: Page, *rules: str) -> list[str]:
     return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:200]}" for each in found]
 
 
-@pytest.mark.parametrize(("theme", "rules"), [("light", ()), ("dark", ("color-contrast",))])
+@pytest.mark.parametrize(
+    ("theme", "rules"), [("light", ()), pytest.param("dark", ("color-contrast",), marks=pytest.mark.long)]
+)
 def test_axe_finds_nothing_on_any_page(theme: str, rules: tuple[str, ...], shown: Served, visit: Visit) -> None:
     """In the dark only the colours differ."""
     tab = visit(shown, color_scheme=theme)
