@@ -80,7 +80,7 @@ def serve(port: int, nodes: int, work: int, folder: Path) -> None:
     gc.collect()
     gc.freeze()
     app: Any = create_app(desk, keys)
-    uvicorn.run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning", **SETTINGS)
+    uvicorn.run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning", loop="uvloop", **SETTINGS)
 
 
 @contextmanager

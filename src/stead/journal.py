@@ -36,7 +36,7 @@ KEPT_BYTES = 1_000_000_000
 
 CHECKPOINT_STEPS = 1_000
 CHECKPOINT_BYTES = 1_000_000
-STATE_TIMES = 4
+STATE_TIMES = 8
 """A checkpoint is due after this many steps, or bytes of steps; with a large state, after so many times its bytes, so
 that neither writing it nor reading the steps after it is most of the work."""
 

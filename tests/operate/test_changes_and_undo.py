@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from serving import simulated
 from stead.errors import Invalid
 from stead.labelling import Labels
 from stead.operate.audit import Author
-from stead.operate.changes import Conflict, NodeChange, Removal, change_json, state_of
+from stead.operate.changes import DRAINED, Conflict, NodeChange, Removal, change_json, state_of
 from stead.operate.snapshot import Query
 from stead.operate.what_if import Difference
 from stead.service.api import change_of
@@ -77,6 +77,7 @@ def desk() -> Iterator[SimDesk]:
 
 @settings(max_examples=60 * SOAK, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(changes, min_size=1, max_size=4))
+@example([NodeChange("b", (Taint(DRAINED, "", Effect.NO_EXECUTE),)), NodeChange("b", draining=True)])
 def test_changes_undone_in_turn_leave_every_node_as_it_was(wanted: list[NodeChange]) -> None:
     with simulated(SCENARIO) as desk:
         seen = [states(desk)]

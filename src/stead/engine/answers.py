@@ -30,11 +30,11 @@ class Answers:
 
         A question leaves no trace: it is asked of a fork.
         """
-        board = self._board.fork(lasting=False)
         if isinstance(what, str):
             if what in self._board.work.placements.map:
-                return explain_placed(board, what)
+                return explain_placed(self._board, what)
             what = self.item(what)
+        board = self._board.fork(lasting=False)
         if isinstance(what, Group):
             record = self._groups.records.map.get(what.id)
             return explain_group(board, what, record.alternative if record is not None else None)
@@ -98,5 +98,4 @@ class Answers:
     @property
     def nodes(self) -> Mapping[NodeId, Node]:
         """Every live node as it is now, in table order."""
-        nodes = self._board.fleet.nodes.map
-        return {nodes[row].id: nodes[row] for row in sorted(nodes)}
+        return self._board.fleet.by_id

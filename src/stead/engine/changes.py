@@ -152,23 +152,36 @@ class _ChangeSearch:
 
     def _signatures(self) -> list[tuple[Promise, tuple[Reason, ...], Nodes]]:
         """(the least that could do, obstacles, nodes with just these), the most promising first."""
-        fleet = self.board.fleet
-        left: list[tuple[tuple[Reason, ...], Nodes]] = [((), fleet.alive)]
         found: list[tuple[Promise, tuple[Reason, ...], Nodes]] = []
-        for reason, nodes in self.sets:
-            split: list[tuple[tuple[Reason, ...], Nodes]] = []
-            for reasons, group in left:
-                if group & nodes:
-                    split.append(((*reasons, reason), group & nodes))
-                if group & ~nodes:
-                    split.append((reasons, group & ~nodes))
-            left = split
-            if len(left) > SIGNATURES_MAX:  # obstacles only grow in number: the fewest are the most promising
-                left = sorted(left, key=lambda group: len(group[0]))[:SIGNATURES_MAX]
-        for reasons, group in left:
+        promises: dict[tuple[object, ...], Promise] = {}
+        for reasons, group in self._with_the_same_obstacles():
             if reasons and all(type(reason) in _CURABLE for reason in reasons):
-                found.append((self._promise(reasons), reasons, group))
+                kind = tuple([(type(reason), _label_keys(reason)) for reason in dict.fromkeys(reasons)])
+                if kind not in promises:
+                    promises[kind] = self._promise(reasons)
+                found.append((promises[kind], reasons, group))
         return sorted(found, key=lambda item: (item[0], -item[2].bit_count(), rows_of(item[2])[0]))
+
+    def _with_the_same_obstacles(self) -> list[tuple[tuple[Reason, ...], Nodes]]:
+        """All nodes, by what refuses them. A reason only looks at the nodes that it refuses: there may be as many
+        reasons as nodes."""
+        fleet = self.board.fleet
+        groups: list[tuple[tuple[Reason, ...], Nodes]] = [((), fleet.alive)]
+        group_of = np.zeros(fleet.size, np.int64)
+        for reason, refused in self.sets:
+            rows = np.array(rows_of(refused & fleet.alive), np.int64)
+            for number in np.unique(group_of[rows]).tolist():
+                reasons, nodes = groups[number]
+                both = nodes & refused
+                if both == nodes:
+                    groups[number] = (*reasons, reason), nodes
+                else:
+                    groups[number] = reasons, nodes ^ both
+                    group_of[rows[group_of[rows] == number]] = len(groups)
+                    groups.append(((*reasons, reason), both))
+        if len(groups) > SIGNATURES_MAX:  # the fewest obstacles are the most promising
+            groups.sort(key=lambda group: (len(group[0]), -group[1].bit_count(), group[1] & -group[1]))
+        return groups[:SIGNATURES_MAX]
 
     def _promise(self, reasons: tuple[Reason, ...]) -> Promise:
         """A lower bound on the size of a change that cures these obstacles."""

@@ -328,14 +328,14 @@ class _Asks:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._last: tuple[tuple[Any, ...], int] = ((), -1)
 
     def number(self, ask: Ask) -> int:
-        """The index of one that differs in its id at most."""
+        """The index of one that differs in its id at most. Most are like the one before."""
         key = _BUT_ID(ask)
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._numbers)
-        return found
+        if key != self._last[0]:
+            self._last = key, self._numbers.setdefault(key, len(self._numbers))
+        return self._last[1]
 
     @property
     def found(self) -> tuple[Ask, ...]:
@@ -351,15 +351,18 @@ def _named(ask: Ask, id: AskId) -> Ask:
 
 
 def _saved_placements(placements: Sequence[Placement], asks: _Asks) -> SavedPlacements:
+    if not placements:
+        return SavedPlacements()
+    placed, rows, choices, held, moments, turns, groups = zip(*placements, strict=True)
     return SavedPlacements(
-        tuple([asks.number(each.ask) for each in placements]),
-        tuple([each.ask.id for each in placements]),
-        tuple([each.row for each in placements]),
-        tuple([each.moment for each in placements]),
-        tuple([each.turn for each in placements]),
-        tuple([each.choice for each in placements]),
-        tuple([(number, each.held) for number, each in enumerate(placements) if each.held]),
-        tuple([(number, each.group) for number, each in enumerate(placements) if each.group is not None]),
+        tuple([asks.number(ask) for ask in placed]),
+        tuple([ask.id for ask in placed]),
+        rows,
+        moments,
+        turns,
+        choices,
+        tuple([(number, each) for number, each in enumerate(held) if any(each)]),
+        tuple([(number, group) for number, group in enumerate(groups) if group is not None]),
     )
 
 

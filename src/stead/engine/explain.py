@@ -150,8 +150,8 @@ def explain_waiting(board: Board, ask: Ask) -> Explanation:
 
 
 def explain_placed(board: Board, id: AskId) -> Explanation:
-    """Why this node: decided again without the ask, the scores of its node and of the runners-up."""
-    twin = board.fork()
+    """Why this node: decided again on a fork without the ask, the scores of its node and of the runners-up."""
+    twin = board.fork(lasting=False)
     placement = twin.lift(id)
     shape = twin.shape_of(placement.ask)
     demand = shape.demands[placement.choice]

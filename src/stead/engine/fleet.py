@@ -9,7 +9,7 @@ cache keys of masks and the wake-up calls of waiting work.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,12 +115,17 @@ class Fleet:
         self.extent = 0
         """Rows below this one have been used; those from it on are empty."""
         self._vacant: list[int] = []
+        self._by_id: Mapping[NodeId, Node] | None = None
+        self._changed: dict[NodeId, Node] = {}  # what is newer than in `_by_id`
+        self._ordered_taints: tuple[int, Sequence[tuple[Taint, Nodes]]] = (-1, ())
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
 
     def fork(self, lasting: bool = True) -> Fleet:
         twin = Fleet.__new__(Fleet)
+        _ = self.ordered_taints, self.by_id  # made now, they are made for all forks
         twin.__dict__.update(self.__dict__)
+        twin._changed = {}
         for name in ("rows", "nodes", "with_key", "with_value", "taints", "amounts", "versions"):
             setattr(twin, name, getattr(self, name).fork(lasting))
         twin.touched, twin.news, twin._vacant = [], list(self.news), list(self._vacant)
@@ -130,6 +135,25 @@ class Fleet:
         return twin
 
     # -- what others read
+
+    @property
+    def by_id(self) -> Mapping[NodeId, Node]:
+        """Every live node, in table order. A mapping that was given out does not change."""
+        if self._by_id is None:
+            nodes = self.nodes.map
+            self._by_id = {node.id: node for node in map(nodes.__getitem__, sorted(nodes))}
+        elif self._changed:
+            self._by_id = {**self._by_id, **self._changed}
+        self._changed = {}
+        return self._by_id
+
+    @property
+    def ordered_taints(self) -> Sequence[tuple[Taint, Nodes]]:
+        """Every taint and its nodes, in order; sorted when it is asked for, and again only after a change."""
+        version = self.versions.map.get(TAINTS, 0)
+        if self._ordered_taints[0] != version:
+            self._ordered_taints = version, sorted(self.taints.map.items(), key=_taint_order)
+        return self._ordered_taints[1]
 
     def row(self, node: NodeId) -> int | None:
         return self.rows.map.get(node)
@@ -231,7 +255,7 @@ class Fleet:
         row = self.rows.map.get(node.id)
         if row is not None:
             old = self.nodes.map[row]
-            self.nodes.write()[row] = node
+            self._write(row, node)
             self._relabel(row, old.all_labels, node.all_labels)
             self._retaint(row, old.taints, node.taints)
             self._resize(row, node.capacity)
@@ -254,7 +278,7 @@ class Fleet:
 
     def _add(self, row: int, node: Node) -> None:
         self.rows.write()[node.id] = row
-        self.nodes.write()[row] = node
+        self._write(row, node)
         self.alive |= 1 << row
         self._relabel(row, Labels(), node.all_labels)
         self._retaint(row, (), node.taints)
@@ -263,6 +287,13 @@ class Fleet:
             self.draining |= 1 << row
             self.bump(DRAINING, row)
         self.bump(NODES, row)
+
+    def _write(self, row: int, node: Node) -> None:
+        self.nodes.write()[row] = node
+        if self._by_id is not None and node.id in self._by_id:
+            self._changed[node.id] = node
+        else:
+            self._by_id = None
 
     def leave(self, row: int) -> None:
         """Forget the node. Its work has been released before, so the row is clean for the next one."""
@@ -276,30 +307,31 @@ class Fleet:
         self.alive &= ~(1 << row)
         del self.rows.write()[node.id]
         del self.nodes.write()[row]
+        self._by_id = None
         heapq.heappush(self._vacant, row)
         self.bump(NODES, row, news=False)
 
     def set_labels(self, row: int, labels: Labels) -> None:
         old = self.nodes.map[row]
         new = Node(old.id, old.capacity, labels, old.taints, old.ip, old.name, old.draining)
-        self.nodes.write()[row] = new
+        self._write(row, new)
         self._relabel(row, old.all_labels, new.all_labels)
 
     def set_taints(self, row: int, taints: tuple[Taint, ...]) -> None:
         old = self.nodes.map[row]
-        self.nodes.write()[row] = Node(old.id, old.capacity, old.labels, taints, old.ip, old.name, old.draining)
+        self._write(row, Node(old.id, old.capacity, old.labels, taints, old.ip, old.name, old.draining))
         self._retaint(row, old.taints, taints)
 
     def set_capacity(self, row: int, capacity: Resources) -> None:
         old = self.nodes.map[row]
-        self.nodes.write()[row] = Node(old.id, capacity, old.labels, old.taints, old.ip, old.name, old.draining)
+        self._write(row, Node(old.id, capacity, old.labels, old.taints, old.ip, old.name, old.draining))
         self._resize(row, capacity)
 
     def set_draining(self, row: int, draining: bool) -> None:
         if bool(self.draining >> row & 1) == draining:
             return
         old = self.nodes.map[row]
-        self.nodes.write()[row] = Node(old.id, old.capacity, old.labels, old.taints, old.ip, old.name, draining)
+        self._write(row, Node(old.id, old.capacity, old.labels, old.taints, old.ip, old.name, draining))
         self.draining ^= 1 << row
         self.bump(DRAINING, row)
 
@@ -415,3 +447,8 @@ class Fleet:
             self.ask_counts = self.ask_counts.copy()
             self._owned_counts = True
         return self.ask_counts
+
+
+def _taint_order(item: tuple[Taint, Nodes]) -> tuple[str, str, str]:
+    """As taints compare, and much quicker."""
+    return item[0].key, item[0].value, item[0].effect

@@ -246,9 +246,9 @@ class ToleratesTaints:
         return (TAINTS,)
 
     def refusals(self, world: World) -> Refused:
-        for taint in sorted(world.fleet.taints.map):
+        for taint, nodes in world.fleet.ordered_taints:
             if taint.effect.refuses and not tolerated(taint, self.tolerations):
-                yield Tainted(taint), world.fleet.taints.map[taint]
+                yield Tainted(taint), nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Demand:
     def preferences(self, world: World) -> list[tuple[Nodes, int]]:
         """Sets of nodes and what being in each of them is worth."""
         worth = [(self._preferred(preference, world), preference.weight) for preference in self.prefers]
-        for taint, nodes in sorted(world.fleet.taints.map.items()):
+        for taint, nodes in world.fleet.ordered_taints:
             if taint.effect is Effect.PREFER_NO_SCHEDULE and not tolerated(taint, self.tolerations):
                 worth.append((nodes, -TAINT_PENALTY))
         return worth

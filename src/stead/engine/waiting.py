@@ -296,7 +296,7 @@ class Lines:
         alone are no news), else those that came since."""
         told = self._told.map.get(sleeper)
         if told is None or [refusal.reason for refusal in told] != [refusal.reason for refusal in refusals]:
-            ids = tuple(item.id for item in self.items_of(sleeper))
+            ids = tuple([id for line in self._sorted(sleeper) for id in self._items.map[line]])
         else:
             ids = tuple(self._untold.read(sleeper))
         self._told.write()[sleeper] = refusals

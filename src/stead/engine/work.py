@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
@@ -166,10 +167,8 @@ class Work:
     def up_to_watched(self, items: Mapping[AskId, T]) -> Iterator[T]:
         """The first items, up to one that other work means by its id: that may change where that work can go."""
         watched = self._watched.map
-        for id, item in items.items():
-            yield item
-            if id in watched:
-                return
+        last = next((place for place, id in enumerate(items, start=1) if id in watched), None) if watched else None
+        return islice(items.values(), last)
 
     # -- changes
 

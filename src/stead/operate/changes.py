@@ -197,11 +197,16 @@ def _inverse(
                     f"set it by hand, for example by `stead {what[:-1]}`"
                 )
     found: list[NodeChange] = []
+    lost = set()
+    if before["draining"] != after["draining"] and node.draining == after["draining"]:
+        found.append(NodeChange(node.id, draining=before["draining"]))
+        if not before["draining"]:  # then the taint of a drain goes too, also where it was there before
+            lost.add(f"{DRAINED}:{Effect.NO_EXECUTE.value}")
     gone = [key for key in after["taints"] if key not in before["taints"]]
     if gone:
         found.append(NodeChange(node.id, untaints=tuple(_removal(key) for key in gone)))
     for key, said in before["taints"].items():
-        if after["taints"].get(key) != said:
+        if after["taints"].get(key) != said or key in lost:
             name, _, effect = key.rpartition(":")
             left = None if said.get("until") is None else max(1.0, said["until"] - now)
             taint = Taint(name, said["value"], Effect(effect))
@@ -211,8 +216,6 @@ def _inverse(
     unlabels = tuple(key for key in after["labels"] if key not in before["labels"])
     if labels or unlabels:
         found.append(NodeChange(node.id, labels=Labels(labels), unlabels=unlabels))
-    if before["draining"] != after["draining"] and node.draining == after["draining"]:
-        found.append(NodeChange(node.id, draining=before["draining"]))
     return found
 
 

@@ -146,8 +146,7 @@ class Answering:
         return self.snapshot().owner(said)
 
     def why(self, id: str) -> Explanation:
-        snapshot = self.snapshot()
-        return snapshot.engine.explain(snapshot.work_id(id))
+        return self.snapshot().why(id)
 
     def why_spec(self, written: Any) -> Sequence[Explanation]:
         snapshot = self.snapshot()

@@ -9,12 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from stead.asks import Group
 from stead.engine import Engine
+from stead.engine.explain import Explanation
 from stead.errors import Invalid, did_you_mean
 from stead.labelling import Labels, Selector
 from stead.node import Node
@@ -102,6 +103,7 @@ class Snapshot:
         self._views: dict[str, tuple[Node, NodeView]] = {} if before is None else before._views
         self._labels: dict[str, tuple[Node, Labels]] = {} if before is None else before._labels
         self._answered: dict[object, Sequence[Node]] = {}
+        self._explained: dict[int, Explanation] = {}
         self._order = None if before is None else before._order_made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -323,6 +325,17 @@ class Snapshot:
             shown = [*found[:10], *(["..."] if len(found) > 10 else [])]
             raise Conflict(f"{_short(said)!r} matches {len(found)} pieces of work: {', '.join(shown)}; give one id")
         return found[0]
+
+    def why(self, said: str) -> Explanation:
+        """Why it waits, or why it is where it is. Equal work that waits has the same answer."""
+        id = self.work_id(said)
+        item = self.engine.item(id)
+        if isinstance(item, Group) or id in self.rows.placed or id in self.rows.group_of:
+            return self.engine.explain(id)
+        shape = self.rows.shape(id)
+        if shape not in self._explained:
+            self._explained[shape] = self.engine.explain(id)
+        return replace(self._explained[shape], id=id)
 
     def one(self, id: str) -> WorkView:
         """One piece of work by its id or name."""
