@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import random
@@ -70,17 +69,16 @@ def serve(port: int, nodes: int, work: int, folder: Path) -> None:
 
     from stead.service.app import create_app
     from stead.service.keys import Keys
-    from stead.service.listening import SETTINGS
+    from stead.service.listening import SETTINGS, settle
     from stead.sim.desk import SimDesk
     from stead.sim.scenario import parse
 
     desk = SimDesk(parse(scenario(nodes, work)), folder)
     keys = Keys(folder / "home")
     keys.operator_token()
-    gc.collect()
-    gc.freeze()
     app: Any = create_app(desk, keys)
-    uvicorn.run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning", loop="uvloop", **SETTINGS)
+    settle()
+    uvicorn.run(app, host="127.0.0.1", port=port, access_log=False, log_level="warning", **SETTINGS)
 
 
 @contextmanager

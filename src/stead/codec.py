@@ -22,13 +22,13 @@ from stead.asks import Affinity, Choice, Preference, Spread
 from stead.errors import Invalid, did_you_mean
 from stead.labelling import Labels
 from stead.resources import Resources
-from stead.taints import Toleration
+from stead.taints import Taint, Toleration
 
 TAG = "is"
 """The key that names the class of an object; a Python keyword, so never the name of a field."""
 
-REPEATED = frozenset({Affinity, Choice, Preference, Spread, Toleration})
-"""Parts that thousands of asks have in common: written and read once, then remembered (and shared)."""
+REPEATED = frozenset({Affinity, Choice, Preference, Spread, Taint, Toleration})
+"""Parts that thousands of asks or decisions have in common: written and read once, then remembered (and shared)."""
 
 REMEMBERED_MAX = 10_000
 

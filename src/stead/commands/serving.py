@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import hashlib
 import logging
 import os
@@ -287,13 +286,13 @@ def _run(
     import uvicorn
 
     from stead.service.app import create_app
-    from stead.service.listening import SETTINGS
+    from stead.service.listening import SETTINGS, settle
 
     app: Any = create_app(desk, keys, names, open_reads=is_open, history=history)
     settings = {**SETTINGS, **(tls.settings if tls else {})}
     config = uvicorn.Config(app, **settings, access_log=not quiet, timeout_graceful_shutdown=GRACE_S)
     _log_to_stderr(quiet)
-    gc.freeze()  # what is here stays; to look through it again and again would hold up requests
+    settle()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):

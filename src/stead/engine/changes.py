@@ -167,17 +167,18 @@ class _ChangeSearch:
         reasons as nodes."""
         fleet = self.board.fleet
         groups: list[tuple[tuple[Reason, ...], Nodes]] = [((), fleet.alive)]
-        group_of = np.zeros(fleet.size, np.int64)
+        group_of: dict[int, int] = {}  # by row; 0 where it is not here
         for reason, refused in self.sets:
-            rows = np.array(rows_of(refused & fleet.alive), np.int64)
-            for number in np.unique(group_of[rows]).tolist():
+            few = refused.bit_count() < len(groups)
+            concerned = {group_of.get(row, 0) for row in rows_of(refused)} if few else range(len(groups))
+            for number in concerned:
                 reasons, nodes = groups[number]
                 both = nodes & refused
                 if both == nodes:
                     groups[number] = (*reasons, reason), nodes
-                else:
+                elif both:
                     groups[number] = reasons, nodes ^ both
-                    group_of[rows[group_of[rows] == number]] = len(groups)
+                    group_of.update(dict.fromkeys(rows_of(both), len(groups)))
                     groups.append(((*reasons, reason), both))
         if len(groups) > SIGNATURES_MAX:  # the fewest obstacles are the most promising
             groups.sort(key=lambda group: (len(group[0]), -group[1].bit_count(), group[1] & -group[1]))

@@ -91,15 +91,16 @@ def refused_sets(board: Board, demand: Demand) -> list[tuple[Reason, Nodes]]:
 def verdict(board: Board, sets: Sequence[tuple[Reason, Nodes]]) -> Verdict:
     """Blame each refused node on the first reason, and count for whom each reason is the only one."""
     alive = board.fleet.alive
-    once = more = 0
+    refused = more = 0
     for _, nodes in sets:
-        more |= once & nodes
-        once |= nodes
-    blamed, refusals = 0, []
+        more |= refused & nodes
+        refused |= nodes
+    once, left, refusals = refused & ~more, refused, []
     for reason, nodes in sets:
-        refusals.append(Refusal(reason, (nodes & ~blamed).bit_count(), (nodes & ~more).bit_count()))
-        blamed |= nodes
-    return Verdict(alive.bit_count(), (alive & ~blamed).bit_count(), tuple(refusals))
+        blamed = nodes & left
+        left ^= blamed
+        refusals.append(Refusal(reason, blamed.bit_count(), (nodes & once).bit_count()))
+    return Verdict(alive.bit_count(), (alive & ~refused).bit_count(), tuple(refusals))
 
 
 def telling_refusals(board: Board, shape: Shape) -> tuple[Refusal, ...]:

@@ -9,7 +9,8 @@ cache keys of masks and the wake-up calls of waiting work.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from stead.labelling import NODE_ID_KEYS, Labels, Requirement, Selector
 from stead.node import Node, NodeId
 from stead.resources import DEVICES, UNIT, Resources
 from stead.taints import Taint
+
+T = TypeVar("T")
 
 Nodes = int
 """A set of nodes: bit r is row r."""
@@ -117,13 +120,15 @@ class Fleet:
         self._vacant: list[int] = []
         self._by_id: Mapping[NodeId, Node] | None = None
         self._changed: dict[NodeId, Node] = {}  # what is newer than in `_by_id`
-        self._ordered_taints: tuple[int, Sequence[tuple[Taint, Nodes]]] = (-1, ())
+        self._about_taints: tuple[int, dict[Hashable, Any]] = (-1, {})
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
 
     def fork(self, lasting: bool = True) -> Fleet:
         twin = Fleet.__new__(Fleet)
-        _ = self.ordered_taints, self.by_id  # made now, they are made for all forks
+        _ = self.by_id  # made now, it is made for all forks
+        if self._about_taints[0] != self.versions.map.get(TAINTS, 0):
+            self._about_taints = self.versions.map.get(TAINTS, 0), {}
         twin.__dict__.update(self.__dict__)
         twin._changed = {}
         for name in ("rows", "nodes", "with_key", "with_value", "taints", "amounts", "versions"):
@@ -147,13 +152,17 @@ class Fleet:
         self._changed = {}
         return self._by_id
 
-    @property
-    def ordered_taints(self) -> Sequence[tuple[Taint, Nodes]]:
-        """Every taint and its nodes, in order; sorted when it is asked for, and again only after a change."""
+    def about_taints(self, key: Hashable, make: Callable[[Iterable[tuple[Taint, Nodes]]], T]) -> T:
+        """What `make` finds in all taints and their nodes, in order; made once for each key and until a taint changes,
+        for all forks together: there may be as many taints as nodes."""
         version = self.versions.map.get(TAINTS, 0)
-        if self._ordered_taints[0] != version:
-            self._ordered_taints = version, sorted(self.taints.map.items(), key=_taint_order)
-        return self._ordered_taints[1]
+        if self._about_taints[0] != version:
+            self._about_taints = version, {}
+        made = self._about_taints[1]
+        if key not in made:
+            made[key] = make(sorted(self.taints.map.items(), key=_taint_order))
+        found: T = made[key]
+        return found
 
     def row(self, node: NodeId) -> int | None:
         return self.rows.map.get(node)

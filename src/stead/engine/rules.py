@@ -9,7 +9,7 @@ of `refusals`, and `reads` lists every column that can change the answer.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,7 +42,7 @@ from stead.engine.reasons import (
 )
 from stead.engine.work import KEEPERS, Kind, Work, meant_by
 from stead.labelling import NODE_ID_KEYS, Operator, Requirement, Selector
-from stead.taints import Toleration, tolerated
+from stead.taints import Taint, Toleration, tolerated
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +246,11 @@ class ToleratesTaints:
         return (TAINTS,)
 
     def refusals(self, world: World) -> Refused:
-        for taint, nodes in world.fleet.ordered_taints:
-            if taint.effect.refuses and not tolerated(taint, self.tolerations):
-                yield Tainted(taint), nodes
+        return iter(world.fleet.about_taints(self, self._refused))
+
+    def _refused(self, taints: Iterable[tuple[Taint, Nodes]]) -> list[tuple[Reason, Nodes]]:
+        refused = [(taint, nodes) for taint, nodes in taints if taint.effect.refuses]
+        return [(Tainted(taint), nodes) for taint, nodes in refused if not tolerated(taint, self.tolerations)]
 
 
 @dataclass(frozen=True, slots=True)

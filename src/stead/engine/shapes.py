@@ -8,6 +8,7 @@ not fit. It is a cache: it repairs itself for the rows that changed and is never
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, 
 from stead.engine.work import Kind, Work
 from stead.labelling import Selector
 from stead.resources import DEVICES, UNIT
-from stead.taints import Effect, Toleration, tolerated
+from stead.taints import Effect, Taint, Toleration, tolerated
 
 TAINT_PENALTY = 100
 _PREFERENCE_STEP = LOAD_MAX + 1
@@ -54,10 +55,11 @@ class Demand:
     def preferences(self, world: World) -> list[tuple[Nodes, int]]:
         """Sets of nodes and what being in each of them is worth."""
         worth = [(self._preferred(preference, world), preference.weight) for preference in self.prefers]
-        for taint, nodes in world.fleet.ordered_taints:
-            if taint.effect is Effect.PREFER_NO_SCHEDULE and not tolerated(taint, self.tolerations):
-                worth.append((nodes, -TAINT_PENALTY))
-        return worth
+        return worth + world.fleet.about_taints(("avoided", self.tolerations), self._avoided)
+
+    def _avoided(self, taints: Iterable[tuple[Taint, Nodes]]) -> list[tuple[Nodes, int]]:
+        avoided = [(taint, nodes) for taint, nodes in taints if taint.effect is Effect.PREFER_NO_SCHEDULE]
+        return [(nodes, -TAINT_PENALTY) for taint, nodes in avoided if not tolerated(taint, self.tolerations)]
 
     def _preference_reads(self, preference: Preference, work: Work) -> tuple[Column, ...]:
         want = preference.want

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from stead.engine.explain import Explanation, Score, Verdict
 
 
+REASONS_MAX = 12
+"""A sentence names so many reasons: those with the most nodes."""
+
+
 def explanation(found: Explanation) -> str:
     if found.chosen is not None:
         return _placed(found)
@@ -67,7 +71,12 @@ def verdict(found: Verdict) -> str:
         return "There are no nodes."
     verb = "fits" if found.candidates == 1 or found.nodes == 1 else "fit"
     head = f"{found.candidates} of {_nodes(found.nodes)} {verb}"
-    reasons = [refusal(each) for each in found.refusals if each.nodes]
+    blamed = [each for each in found.refusals if each.nodes]
+    shown = set(sorted(range(len(blamed)), key=lambda place: -blamed[place].nodes)[:REASONS_MAX])
+    reasons = [refusal(each) for place, each in enumerate(blamed) if place in shown]
+    if len(blamed) > len(shown):
+        nodes = sum(each.nodes for place, each in enumerate(blamed) if place not in shown)
+        reasons.append(f"{nodes} for {len(blamed) - len(shown)} other reasons")
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
 
 

@@ -76,6 +76,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 
+_RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9_.-]{1,253}))(?::[0-9]{1,5})?")
 _LENGTH = re.compile(r"[0-9]{1,10}")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -481,9 +482,9 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             given = dict(message.get("headers", []))
-            own = {**HEADERS, "x-request-id": self._request}
-            fresh = [(name.encode(), value.encode()) for name, value in own.items() if name.encode() not in given]
-            message = {**message, "headers": [*message.get("headers", []), *fresh]}
+            own = [(name, value) for name, value in _RAW_HEADERS if name not in given]
+            request = (b"x-request-id", self._request.encode())
+            message = {**message, "headers": [*message.get("headers", []), *own, request]}
             self.begins()
             if given.get(b"content-type", b"").startswith(b"text/event-stream"):
                 self.streams()

@@ -72,6 +72,7 @@ class Keys:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or home()
+        self._watched = [str(self._folder), *(str(self._folder / name) for name in (OPERATOR_FILE, GIVEN_FILE))]
         self._read_at: tuple[object, ...] | None = None
         self._known: list[tuple[bytes, Key]] = []
         self._sessions = Sessions()
@@ -164,8 +165,7 @@ class Keys:
         """Every accepted token by its digest, read again when a file changes. Ray's token is accepted as an
         operator's."""
         of_ray = ray_token()
-        files = [_stamp(self._folder / name) for name in (OPERATOR_FILE, GIVEN_FILE)]
-        stamps = _stamp(self._folder, is_folder=True), *files, of_ray
+        stamps = *(_stamp(path) for path in self._watched), of_ray
         if not self._known or stamps != self._read_at:
             operators = [self.operator_token(), *([of_ray] if of_ray else [])]
             known = [(_digest(token), Key("operator", "operator")) for token in operators]
@@ -359,11 +359,11 @@ def _replace_closed(folder: int, name: str, text: str) -> None:
     os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _stamp(path: Path, is_folder: bool = False) -> tuple[int, ...] | None:
+def _stamp(path: str) -> tuple[int, ...] | None:
     """Changes when the content, the owner or the mode does; of a folder, only its identity, owner and mode."""
     try:
-        found = path.lstat()
+        found = os.lstat(path)
     except FileNotFoundError:
         return None
     who = found.st_ino, found.st_mode, found.st_uid
-    return who if is_folder else (*who, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+    return who if stat.S_ISDIR(found.st_mode) else (*who, found.st_mtime_ns, found.st_ctime_ns, found.st_size)
