@@ -30,6 +30,7 @@ from stead.engine.decisions import DeadlinePassed, NodeUnknown, Placed, Refusal,
 from stead.engine.facts import (
     AskEnded,
     AskLost,
+    AskRunning,
     AskSubmitted,
     ClockAdvanced,
     GroupEnded,
@@ -178,10 +179,22 @@ def test_all_of_them_are_told_again_when_the_reasons_change() -> None:
     for fact, reasons in (
         (NodeTainted("n0", taint("x")), ["tainted", "short-now"]),
         (NodeDrained("n0"), ["draining", "tainted", "short-now"]),
-        (NodeUntainted("n0", "x"), ["draining", "short-now"]),
-        (NodeDrained("n0", False), ["short-now"]),
+        (NodeDrained("n0", False), ["tainted", "short-now"]),
+        (NodeUntainted("n0", "x"), ["short-now"]),
     ):
         assert told(tell(engine, fact)) == {"b": reasons, "a": reasons}
+
+
+def test_a_taint_is_no_news_to_work_that_its_nodes_would_refuse_anyway() -> None:
+    engine = Engine()
+    tell(engine, NodeJoined(node("n0", 2)), NodeJoined(node("n1", 2)))
+    submit(engine, *(ask(f"large-{number}", 4) for number in range(3)))
+    for value in ("a", "b"):
+        assert tell(engine, NodeTainted("n0", taint("x", value))) == []
+    assert tell(engine, NodeUntainted("n0", "x")) == []
+    assert tell(engine, NodeTainted("n1", taint("x"))) == []
+    tell(engine, NodeJoined(node("n2", 4)), AskRunning(ask("full", 4), "n2"))
+    assert told(tell(engine, NodeTainted("n2", taint("y")))).keys() == {"large-0", "large-1", "large-2"}
 
 
 def test_other_counts_are_no_news() -> None:

@@ -5,7 +5,7 @@ Rule: a decision is plain and complete, and equal facts give equal decisions in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stead.asks import AskId, GroupId, PolicyName
 from stead.engine.reasons import Reason
@@ -16,11 +16,13 @@ from stead.taints import Taint
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Nodes refused for one reason. `nodes` are those it takes the blame for (the first reason in blame
-    order does, so that counts add up); `alone` are those for which it is the only obstacle."""
+    order does, so that counts add up); `alone` are those for which it is the only obstacle. A taint is not `telling`
+    while each of its nodes is refused for good by something that is no taint."""
 
     reason: Reason
     nodes: int
     alone: int
+    telling: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class GroupPlaced:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Nothing fits these equal asks (or this group) now. Said once, and again when they were tried again and
-    the reasons had become others.
+    the telling reasons had become others.
 
     `refusals` hold the reasons of the first choice that is feasible in principle (or of the first).
     """

@@ -19,7 +19,7 @@ from stead.engine.changes import AddCapacity, AddLabel, Change, FreeUp, Uncordon
 from stead.engine.decisions import Refusal
 from stead.engine.fleet import Nodes
 from stead.engine.groups import GroupRecord, GroupShape, Member, place_group
-from stead.engine.reasons import Reason, Reserved, ShortOf
+from stead.engine.reasons import Reason, Reserved, ShortOf, Tainted
 from stead.engine.shapes import Demand, Shape
 from stead.node import NodeId
 
@@ -91,15 +91,18 @@ def refused_sets(board: Board, demand: Demand) -> list[tuple[Reason, Nodes]]:
 def verdict(board: Board, sets: Sequence[tuple[Reason, Nodes]]) -> Verdict:
     """Blame each refused node on the first reason, and count for whom each reason is the only one."""
     alive = board.fleet.alive
-    refused = more = 0
-    for _, nodes in sets:
+    refused = more = lasting = 0
+    for reason, nodes in sets:
         more |= refused & nodes
         refused |= nodes
+        if not isinstance(reason, Tainted | ShortOf | Reserved):
+            lasting |= nodes
     once, left, refusals = refused & ~more, refused, []
     for reason, nodes in sets:
         blamed = nodes & left
         left ^= blamed
-        refusals.append(Refusal(reason, blamed.bit_count(), (nodes & once).bit_count()))
+        telling = not isinstance(reason, Tainted) or nodes & lasting != nodes
+        refusals.append(Refusal(reason, blamed.bit_count(), (nodes & once).bit_count(), telling))
     return Verdict(alive.bit_count(), (alive & ~refused).bit_count(), tuple(refusals))
 
 

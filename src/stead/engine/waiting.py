@@ -292,10 +292,10 @@ class Lines:
         return bool(self._ready)
 
     def tell(self, sleeper: Sleeper, refusals: tuple[Refusal, ...]) -> tuple[str, ...]:
-        """Whom these reasons are news to: all of the sleeper's items when the reasons changed (counts
+        """Whom these reasons are news to: all of the sleeper's items when the telling ones changed (counts
         alone are no news), else those that came since."""
         told = self._told.map.get(sleeper)
-        if told is None or [refusal.reason for refusal in told] != [refusal.reason for refusal in refusals]:
+        if told is None or [r.reason for r in told if r.telling] != [r.reason for r in refusals if r.telling]:
             ids = tuple([id for line in self._sorted(sleeper) for id in self._items.map[line]])
         else:
             ids = tuple(self._untold.read(sleeper))
