@@ -153,33 +153,36 @@ class _ChangeSearch:
     def _signatures(self) -> list[tuple[Promise, tuple[Reason, ...], Nodes]]:
         """(the least that could do, obstacles, nodes with just these), the most promising first."""
         found: list[tuple[Promise, tuple[Reason, ...], Nodes]] = []
+        kinds = [(type(reason), _label_keys(reason)) for reason, _ in self.sets]
+        curable = [type(reason) in _CURABLE for reason, _ in self.sets]
         promises: dict[tuple[object, ...], Promise] = {}
-        for reasons, group in self._with_the_same_obstacles():
-            if reasons and all(type(reason) in _CURABLE for reason in reasons):
-                kind = tuple([(type(reason), _label_keys(reason)) for reason in dict.fromkeys(reasons)])
-                if kind not in promises:
-                    promises[kind] = self._promise(reasons)
-                found.append((promises[kind], reasons, group))
-        return sorted(found, key=lambda item: (item[0], -item[2].bit_count(), rows_of(item[2])[0]))
+        for obstacles, group in self._with_the_same_obstacles():
+            if not obstacles or not all(map(curable.__getitem__, obstacles)):
+                continue
+            reasons = tuple([self.sets[number][0] for number in obstacles])
+            kind = tuple([kinds[number] for number in obstacles])
+            if kind not in promises:
+                promises[kind] = self._promise(reasons)
+            found.append((promises[kind], reasons, group))
+        return sorted(found, key=lambda item: (item[0], -item[2].bit_count(), item[2] & -item[2]))
 
-    def _with_the_same_obstacles(self) -> list[tuple[tuple[Reason, ...], Nodes]]:
-        """All nodes, by what refuses them. A reason only looks at the nodes that it refuses: there may be as many
-        reasons as nodes."""
-        fleet = self.board.fleet
-        groups: list[tuple[tuple[Reason, ...], Nodes]] = [((), fleet.alive)]
+    def _with_the_same_obstacles(self) -> list[tuple[tuple[int, ...], Nodes]]:
+        """All nodes, by what refuses them (indexes of `sets`). A set of few nodes only looks at the groups that these
+        are in: there may be as many reasons as nodes."""
+        groups: list[tuple[tuple[int, ...], Nodes]] = [((), self.board.fleet.alive)]
         group_of: dict[int, int] = {}  # by row; 0 where it is not here
-        for reason, refused in self.sets:
-            few = refused.bit_count() < len(groups)
-            concerned = {group_of.get(row, 0) for row in rows_of(refused)} if few else range(len(groups))
-            for number in concerned:
-                reasons, nodes = groups[number]
+        for index, (_, refused) in enumerate(self.sets):
+            few = rows_of(refused) if refused.bit_count() < len(groups) else None
+            for number in range(len(groups)) if few is None else {group_of.get(row, 0) for row in few}:
+                obstacles, nodes = groups[number]
                 both = nodes & refused
                 if both == nodes:
-                    groups[number] = (*reasons, reason), nodes
+                    groups[number] = (*obstacles, index), nodes
                 elif both:
-                    groups[number] = reasons, nodes ^ both
-                    group_of.update(dict.fromkeys(rows_of(both), len(groups)))
-                    groups.append(((*reasons, reason), both))
+                    groups[number] = obstacles, nodes ^ both
+                    for row in rows_of(both):
+                        group_of[row] = len(groups)
+                    groups.append(((*obstacles, index), both))
         if len(groups) > SIGNATURES_MAX:  # the fewest obstacles are the most promising
             groups.sort(key=lambda group: (len(group[0]), -group[1].bit_count(), group[1] & -group[1]))
         return groups[:SIGNATURES_MAX]

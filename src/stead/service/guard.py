@@ -98,6 +98,7 @@ class Limits:
     visitors_turns: int = 2
     pause: float = 8.0  # of visitors after an answer, times what it took, while holders of tokens ask
     pause_s: float = 5.0  # and at most so long
+    later_s: float = 1.0  # until visitors hear that they ask too much, while holders of tokens ask
     body: int = BODY_MAX
     body_s: float = 10.0  # until all of a body has to be here
     reader_s: float = 30.0  # until somebody has to read on in the answer
@@ -213,6 +214,8 @@ class Guard:
             heard = receive if body is None else _replayed(body, receive)
             await self._one_of_many(scope, share_of(key or signs_in), heard, answer)
         except _Refused as refused:
+            if refused.status == 429 and scope.get("state", {}).get("key") is None and self._holders_ask():
+                await asyncio.sleep(self._limits.later_s)  # a refusal costs time too; who asks too often gets few
             await answer.refuse(refused.status, refused.said, refused.headers)
 
     # -- who may come in
@@ -353,8 +356,10 @@ class Guard:
 
     def _pause(self, took: float) -> float:
         """How long visitors pause after an answer that took so long."""
-        holders_ask = time.monotonic() - self._holder_asked < HOLDERS_ASK_S
-        return min(self._limits.pause * took, self._limits.pause_s) if holders_ask else 0.0
+        return min(self._limits.pause * took, self._limits.pause_s) if self._holders_ask() else 0.0
+
+    def _holders_ask(self) -> bool:
+        return time.monotonic() - self._holder_asked < HOLDERS_ASK_S
 
 
 CLOSE = {"connection": "close"}
