@@ -37,7 +37,7 @@ LOOKS: dict[str, list[str]] = {
     "describe-group": ["describe", "group", "ring"],
     "top": ["top"],
     "top-owners": ["top", "owners"],
-    "events": ["events", "--after", "40"],
+    "events": ["events", "--after", "36"],
     "why-waits": ["why", "render"],
     "why-runs": ["why", "web-1"],
     "why-group": ["why", "ring"],
