@@ -14,7 +14,7 @@ from stead.errors import Invalid
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.operate.snapshot import Known, Query, Snapshot
-from stead.operate.views import group_json, node_json, work_json
+from stead.operate.views import explanation_json, group_json, node_json, work_json
 from stead.selectors import parse_selector
 from stead.sim.desk import SimDesk
 from stead.taints import Effect, Taint
@@ -220,3 +220,26 @@ def test_a_change_of_words_keeps_the_rows_and_a_change_of_places_does_not() -> N
         assert desk.snapshot().rows is rows
         desk.change(NodeChange("n-1", (Taint("k", "v", Effect.NO_EXECUTE),)), Author("ann"))
         assert desk.snapshot().rows is not rows
+
+
+class TestWhyWithManyReasons:
+    """Every node has a taint of its own, so there are as many reasons as nodes."""
+
+    NODES = 130
+
+    @pytest.fixture
+    def found(self) -> Iterator[dict[str, Any]]:
+        own = "\n".join(f"- {{id: own-{number}, taints: 'team=t{number}'}}" for number in range(self.NODES))
+        with simulated(f"nodes:\n{own}\n- {{id: s, count: 5, taints: 'shared=x'}}\nwork: [{{id: w}}]") as desk:
+            yield explanation_json(desk.why("w"))
+
+    def test_a_sentence_names_twelve_and_counts_the_others(self, found: dict[str, Any]) -> None:
+        assert found["text"].startswith("0 of 135 nodes fit: 5 tainted shared=x; 1 tainted team=t0; ")
+        assert "; 119 for 119 other reasons." in found["text"]
+
+    def test_an_answer_lists_a_hundred_and_counts_the_others(self, found: dict[str, Any]) -> None:
+        [choice] = found["choices"]
+        assert len(choice["refusals"]) == 100
+        assert choice["refusals"][0] == {"code": "tainted", "nodes": 5, "alone": 5, "text": "5 tainted shared=x"}
+        assert (choice["other_reasons"], choice["other_nodes"]) == (31, 31)
+        assert sum(each["nodes"] for each in choice["refusals"]) + choice["other_nodes"] == choice["nodes"]

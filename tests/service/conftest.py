@@ -31,6 +31,12 @@ def no_token_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def tokens_are_looked_up_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests do not wait until the service looks at its files again; those of `LOOK_S` set it themselves."""
+    monkeypatch.setattr("stead.service.keys.LOOK_S", 0.0)
+
+
 @pytest.fixture(scope="session")
 def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Changing, Keys, asyncio.Runner]]:
     """The application, made once: it costs more than all that one test asks of it."""

@@ -153,6 +153,19 @@ class TestTokensForOthers:
         with pytest.raises(Invalid, match="there is no token named 'eve'"):
             keys.take_back("eve")
 
+    def test_given_elsewhere_count_at_once_and_taken_back_elsewhere_after_the_next_look(
+        self, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("stead.service.keys.LOOK_S", 1000.0)
+        elsewhere = Keys(tmp_path / "home")
+        assert keys.of(keys.operator_token()) == Key("operator", "operator")
+        token = elsewhere.give("viewer", "eve")
+        assert keys.of(token) == Key("eve", "viewer")
+        elsewhere.take_back("eve")
+        assert keys.of(token) == Key("eve", "viewer")
+        monkeypatch.setattr("stead.service.keys.LOOK_S", 0.0)
+        assert keys.of(token) is None
+
     @pytest.mark.parametrize("written", ["{", "[1]", '[{"name": "a"}]', "3", '{"a": 1}'])
     def test_in_a_damaged_file_are_not_guessed_at(self, keys: Keys, tmp_path: Path, written: str) -> None:
         keys.give("viewer", "eve")

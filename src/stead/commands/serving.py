@@ -45,7 +45,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of 1.3 are all good, and older versions are not spoken."""
 
 WILDCARDS = ("0.0.0.0", "::")
-NEEDED = ("fastapi", "uvicorn", "jinja2")
+NEEDED = ("fastapi", "uvicorn", "httptools", "jinja2")
 WEBHOOK_PENDING_S = 600.0
 WEBHOOK_SECRET = "STEAD_WEBHOOK_SECRET"
 

@@ -6,6 +6,7 @@ codes. Golden files in the tests hold every sentence still.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, assert_never
 
@@ -71,13 +72,19 @@ def verdict(found: Verdict) -> str:
         return "There are no nodes."
     verb = "fits" if found.candidates == 1 or found.nodes == 1 else "fit"
     head = f"{found.candidates} of {_nodes(found.nodes)} {verb}"
-    blamed = [each for each in found.refusals if each.nodes]
-    shown = set(sorted(range(len(blamed)), key=lambda place: -blamed[place].nodes)[:REASONS_MAX])
-    reasons = [refusal(each) for place, each in enumerate(blamed) if place in shown]
-    if len(blamed) > len(shown):
-        nodes = sum(each.nodes for place, each in enumerate(blamed) if place not in shown)
-        reasons.append(f"{nodes} for {len(blamed) - len(shown)} other reasons")
+    shown, others, nodes = leading([each for each in found.refusals if each.nodes], REASONS_MAX)
+    reasons = [*map(refusal, shown), *([f"{nodes} for {others} other reasons"] if others else [])]
     return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+
+
+def leading(refusals: Sequence[Refusal], most: int) -> tuple[Sequence[Refusal], int, int]:
+    """The refusals with the most nodes, in their order; how many others there are, and their nodes."""
+    if len(refusals) <= most:
+        return refusals, 0, 0
+    chosen = sorted(sorted(range(len(refusals)), key=lambda place: -refusals[place].nodes)[:most])
+    shown = [refusals[place] for place in chosen]
+    nodes = sum(each.nodes for each in refusals) - sum(each.nodes for each in shown)
+    return shown, len(refusals) - most, nodes
 
 
 def refusal(found: Refusal) -> str:

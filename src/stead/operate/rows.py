@@ -17,7 +17,7 @@ from stead.engine import Engine
 from stead.errors import Invalid
 from stead.labelling import Selector
 from stead.operate.filters import Condition, conditions
-from stead.operate.views import amounts, rules_of
+from stead.operate.views import WorkView, amounts, rules_of
 
 WORK_FIELDS = ("id", "kind", "name", "state", "node", "namespace", "owner", "group", "labels", "count")
 QUESTIONS_KEPT = 16
@@ -108,6 +108,26 @@ class Rows:
     def owner_name(self, owner: str) -> str:
         found = self.owners.get(owner)
         return found.name if found else ""
+
+    def view(self, id: str) -> WorkView:
+        ask, known, node, group = self.ask(id), self.known.get(id, UNKNOWN), self.placed.get(id, ""), ""
+        kind, owner = known.kind, known.owner or ask.owner
+        if id in self.group_of:
+            group, kind, owner = self.group_of[id], self.kind(id), self.owner(id)
+        return WorkView(
+            id,
+            kind,
+            known.name,
+            "running" if node else "waiting",
+            node,
+            *self.said(ask),
+            ask.namespace,
+            owner,
+            group,
+            known.since,
+            known.count,
+            self.owner_name(owner) if owner else "",
+        )
 
     def free(self, node: str) -> Mapping[str, int]:
         """What is free on a node, in units."""

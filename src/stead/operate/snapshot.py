@@ -289,26 +289,7 @@ class Snapshot:
         return self.rows.of(id)
 
     def work(self, query: Query = ALL) -> Page[WorkView]:
-        return _page(self.rows.chosen(query.filters, query.selector), query, self._work)
-
-    def _work(self, id: str) -> WorkView:
-        rows = self.rows
-        ask, known, node = rows.ask(id), rows.of(id), rows.placed.get(id, "")
-        owner = rows.owner(id)
-        return WorkView(
-            id,
-            rows.kind(id),
-            known.name,
-            "running" if node else "waiting",
-            node,
-            *rows.said(ask),
-            ask.namespace,
-            owner,
-            rows.group_of.get(id, ""),
-            known.since,
-            known.count,
-            rows.owner_name(owner),
-        )
+        return _page(self.rows.chosen(query.filters, query.selector), query, self.rows.view)
 
     def work_id(self, said: str) -> str:
         """The id of the work or group that somebody means: by its id, the beginning of it, or its name. Of several with
@@ -342,7 +323,7 @@ class Snapshot:
         id = self.work_id(id)
         if isinstance(self.engine.item(id), Group):
             raise Invalid(f"{id!r} is a group; ask for one of its members, or for the groups")
-        return self._work(id)
+        return self.rows.view(id)
 
     def groups(self, query: Query = ALL) -> Page[GroupView]:
         rows = self.rows

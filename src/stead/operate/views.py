@@ -58,9 +58,10 @@ class NodeView:
         return self.name or self.id[:12]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkView:
-    """One piece of work, or `count` equal ones that nobody can tell apart."""
+    """One piece of work, or `count` equal ones that nobody can tell apart. Nobody changes one; it is not frozen because
+    a list has thousands of them, and frozen ones take three times as long to make."""
 
     id: str
     kind: str  # task, actor, pod, ask, member (of a group), or other: in use by something that is not listed
@@ -269,6 +270,10 @@ def summary_json(summary: Summary) -> dict[str, Any]:
     return asdict(summary)
 
 
+REFUSALS_MAX = 100
+"""Of each choice, an answer lists so many reasons: there may be as many as nodes, where each has a taint of its own."""
+
+
 def explanation_json(found: Explanation) -> dict[str, Any]:
     """Stable codes first, words beside them."""
     told: dict[str, Any] | None = getattr(found, "told", None)
@@ -279,7 +284,14 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
         return {"code": each.reason.code, "nodes": each.nodes, "alone": each.alone, "text": wording.refusal(each)}
 
     def verdict(each: Verdict) -> dict[str, Any]:
-        return {"nodes": each.nodes, "candidates": each.candidates, "refusals": [*map(refusal, each.refusals)]}
+        shown, others, nodes = wording.leading(each.refusals, REFUSALS_MAX)
+        return {
+            "nodes": each.nodes,
+            "candidates": each.candidates,
+            "refusals": [*map(refusal, shown)],
+            "other_reasons": others,
+            "other_nodes": nodes,
+        }
 
     return {
         "id": found.id,

@@ -77,9 +77,9 @@ def create_inner(desk: Desk, keys: Keys, history: History | None = None) -> Fast
         lifespan=_with_few_threads,
     )
     history = History() if history is None else history
-    app.include_router(create_api(desk, history))
+    app.router.routes.extend(create_api(desk, history).routes)  # an included router looks for a route twice
     add_reference(app)
-    app.include_router(create_pages(desk, keys, history), include_in_schema=False)
+    app.router.routes.extend(create_pages(desk, keys, history).routes)
     add_refusals(app)
     return app
 

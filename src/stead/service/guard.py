@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -94,14 +94,13 @@ class Limits:
     at_once: int = 256  # of each token
     visitors_at_once: int = 64
     questions: int = 8  # long questions among them
-    turns: int = 4  # of a token, those that are being computed; the others wait. Half of the service's threads
+    turns: int = 2  # of a token, those that are being computed; the others wait. Half of the service's threads
     visitors_turns: int = 2
-    pause: float = 8.0  # of visitors after an answer, times what it took, while holders of tokens ask
+    pause: float = 20.0  # of visitors after an answer, times what it took, while holders of tokens ask
     pause_s: float = 5.0  # and at most so long
-    later_s: float = 1.0  # until visitors hear that they ask too much, while holders of tokens ask
+    later_s: float = 2.0  # until visitors hear that they ask too much, while holders of tokens ask
     body: int = BODY_MAX
     body_s: float = 10.0  # until all of a body has to be here
-    reader_s: float = 30.0  # until somebody has to read on in the answer
 
 
 @dataclass(slots=True)
@@ -202,8 +201,8 @@ class Guard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        request = secrets.token_hex(8)
-        answer = _Answer(send, request, self._limits.reader_s)
+        request = f"{random.getrandbits(64):016x}"  # a name, not a secret
+        answer = _Answer(send, request)
         try:
             headers = _headers(scope)
             key = self._let_in(scope, headers)
@@ -397,7 +396,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 def _refuse_long(scope: Scope) -> None:
-    """The server bounds what it waits for, but not what arrives in one piece."""
+    """How the service listens bounds what it waits for, but not what arrives in one piece."""
     headers = scope["headers"]
     size = len(scope.get("raw_path", b"")) + len(scope.get("query_string", b""))
     size += sum(len(name) + len(value) + len(": \r\n") for name, value in headers)
@@ -476,11 +475,11 @@ def cookies_in(header: str) -> set[str]:
 
 
 class _Answer:
-    """Every answer carries the headers, and the id under which the audit knows the request; who does not read it is
-    left alone with it. `begins` is called when the answer begins, `streams` when it turns out to be a stream."""
+    """Every answer carries the headers, and the id under which the audit knows the request. `begins` is called when
+    the answer begins, `streams` when it turns out to be a stream."""
 
-    def __init__(self, send: Send, request: str, reader_s: float) -> None:
-        self._send, self._request, self._reader_s = send, request, reader_s
+    def __init__(self, send: Send, request: str) -> None:
+        self._send, self._request = send, request
         self.begins: Callable[[], None] = lambda: None
         self.streams: Callable[[], None] = lambda: None
 
@@ -493,8 +492,7 @@ class _Answer:
             self.begins()
             if given.get(b"content-type", b"").startswith(b"text/event-stream"):
                 self.streams()
-        async with asyncio.timeout(self._reader_s):
-            await self._send(message)
+        await self._send(message)
 
     async def refuse(self, status: int, said: str, headers: Mapping[str, str]) -> None:
         body = json.dumps({"error": said}).encode()

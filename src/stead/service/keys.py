@@ -22,6 +22,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from stead.errors import Invalid
@@ -35,6 +36,9 @@ RAY_TOKEN = "RAY_AUTH_TOKEN"
 RAY_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 
 COOKIE = "stead_session"
+LOOK_S = 0.05
+"""So long a known token is accepted without a look at the files: each look lets other threads go first."""
+
 SESSION_S = 12 * 3600
 SESSIONS_OF_ONE_MAX = 100
 SESSIONS_MAX = 1000
@@ -75,6 +79,7 @@ class Keys:
         self._watched = [str(self._folder), *(str(self._folder / name) for name in (OPERATOR_FILE, GIVEN_FILE))]
         self._read_at: tuple[object, ...] | None = None
         self._known: list[tuple[bytes, Key]] = []
+        self._looked = -inf
         self._sessions = Sessions()
 
     def operator_token(self) -> str:
@@ -126,6 +131,7 @@ class Keys:
                 names = ", ".join(each["name"] for each in given) or "none"
                 raise Invalid(f"there is no token named {name!r}; there are {names}")
             _replace_closed(folder, GIVEN_FILE, json.dumps(kept, indent=1))
+        self._looked = -inf
 
     def names(self) -> list[tuple[str, str]]:
         return [(each["name"], each["role"]) for each in self._given()]
@@ -155,17 +161,18 @@ class Keys:
     # -- what is on disk
 
     def _holder(self, digest: bytes) -> Key | None:
+        """A token that is new is accepted at once, and one that was taken back not for long."""
         found = None
-        for known, key in self._all():
-            if hmac.compare_digest(known, digest):
-                found = key
-        return found
+        if time.monotonic() - self._looked < LOOK_S:
+            found = _named(digest, self._known)
+        return found or _named(digest, self._all())
 
     def _all(self) -> list[tuple[bytes, Key]]:
         """Every accepted token by its digest, read again when a file changes. Ray's token is accepted as an
         operator's."""
         of_ray = ray_token()
         stamps = *(_stamp(path) for path in self._watched), of_ray
+        self._looked = time.monotonic()
         if not self._known or stamps != self._read_at:
             operators = [self.operator_token(), *([of_ray] if of_ray else [])]
             known = [(_digest(token), Key("operator", "operator")) for token in operators]
@@ -287,6 +294,15 @@ def ray_token() -> str:
         with suppress(OSError):
             return Path(path).read_text().strip()
     return ""
+
+
+def _named(digest: bytes, tokens: list[tuple[bytes, Key]]) -> Key | None:
+    """Whose token has this digest."""
+    found = None
+    for known, key in tokens:
+        if hmac.compare_digest(known, digest):
+            found = key
+    return found
 
 
 def _digest(token: str) -> bytes:

@@ -1,43 +1,48 @@
 """How the service listens: the web server's settings, how long it waits, and which connection it closes first.
 
-Rule: a connection that does nothing takes the place of nobody. A client has to send its headers in time, and they are
-bounded. When there are too many connections, the service closes the ones that nobody needs, and takes the new one.
-How long a body and an answer may take is the guard's.
+Rule: a connection that does nothing takes the place of nobody. A client has to send its headers in time, and to read
+its answers; all that a request has beside its body is bounded. When there are too many connections, the service closes
+the ones that nobody needs, and takes the new one. How long a body may be, and take, is the guard's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import re
+import json
 import resource
 from enum import IntEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import h11
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from stead.service.guard import HEADERS_BYTES_MAX
+from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX
 
 HEADERS_S = 10.0
+READER_S = 30.0
 CONNECTIONS_MAX = 1000
+PIPELINED_MAX = 16  # requests that wait for the answer to the one before; no client in use sends any
 
-_SAID = b'{"error": "too many connections are open; try again in a few seconds"}'
-FULL = b"\r\n".join(
-    [
-        b"HTTP/1.1 503 Service Unavailable",
-        b"content-type: application/json",
-        b"content-length: %d" % len(_SAID),
-        b"connection: close",
-        b"retry-after: 5",
-        b"",
-        _SAID,
-    ]
-)
+
+def refusal(status: str, said: str, *headers: str) -> bytes:
+    """A whole answer, for what never reaches the application."""
+    body = json.dumps({"error": said})
+    length = f"content-length: {len(body)}"
+    lines = [f"HTTP/1.1 {status}", "content-type: application/json", length, "connection: close", *headers]
+    return "\r\n".join([*lines, "", body]).encode()
+
+
+FULL = refusal("503 Service Unavailable", "too many connections are open; try again in a few seconds", "retry-after: 5")
 """The answer where every connection is one of a token that has a request under way."""
+
+TOO_LONG = refusal(
+    "431 Request Header Fields Too Large",
+    f"the headers are too long; send at most {HEADERS_MAX} headers of {HEADERS_BYTES_MAX} bytes in all",
+)
 
 
 class Use(IntEnum):
@@ -115,10 +120,13 @@ def places_of(server: ServerState) -> Places:
     return _PLACES[server]
 
 
-class Patient(H11Protocol):
-    """HTTP/1.1 that waits for the headers of a request, but not for ever."""
+class Patient(HttpToolsProtocol):
+    """HTTP/1.1 that waits for the headers of a request and for the reader of an answer, but not for ever."""
 
     _waits: asyncio.TimerHandle | None = None
+    _waits_for_reader: asyncio.TimerHandle | None = None
+    _beside_bodies = 0  # bytes of the request that arrives now which are not its body's
+    _has_head = False
 
     def __init__(
         self,
@@ -132,7 +140,7 @@ class Patient(H11Protocol):
 
     def use(self) -> Use:
         """What this connection is used for now. The guard notes in the scope whose token a request has."""
-        is_known = self.scope is not None and self.scope["state"].get("key") is not None
+        is_known = self.cycle is not None and self.cycle.scope["state"].get("key") is not None
         if self._is_asking() or self.transport.get_write_buffer_size():
             return Use.KNOWN if is_known else Use.VISITOR
         return Use.KNOWN_IDLE if is_known else Use.IDLE
@@ -140,22 +148,44 @@ class Patient(H11Protocol):
     def _is_asking(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    # -- the connection
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         if self._places.add(self):
             self._wait()
         else:
-            transport.write(FULL)
-            transport.close()
+            self._close_with(FULL)
 
-    def handle_events(self) -> None:
-        """Something arrived."""
-        super().handle_events()
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._beside_bodies += len(data)
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade:  # answered as if it had not asked for another protocol
+            self.cycle.keep_alive = False
+        except HttpParserError as error:
+            reason = _first_reason(error)
+            self._close_with(refusal("400 Bad Request", f"this is not a valid HTTP request: {reason}"))
+            return
+        self._beside_bodies = max(0, self._beside_bodies)  # a body that arrived with its head
+        if self._beside_bodies > HEADERS_BYTES_MAX:
+            self._close_with(TOO_LONG)
+            return
         if self._is_asking():
             self._stop_waiting()  # a request has begun
         elif self._waits is None:
             self._wait()
         self._places.note(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._waits_for_reader is None:
+            self._waits_for_reader = self.loop.call_later(READER_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_waiting_for_reader()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -164,8 +194,36 @@ class Patient(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_waiting_for_reader()
         self._places.remove(self)
         super().connection_lost(exc)
+
+    # -- what the parser finds
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._has_head = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._has_head:  # what comes after a body, in chunks, was not there when the guard looked
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise ValueError(f"at most {PIPELINED_MAX} requests may wait for the one before")
+        self._has_head = True
+        self._beside_bodies = 0  # from here on the guard knows the size of the head
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside_bodies -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._beside_bodies = 0
+        super().on_message_complete()
+
+    # -- waiting, and giving up
 
     def _wait(self) -> None:
         self._waits = self.loop.call_later(HEADERS_S, self._give_up)
@@ -175,22 +233,25 @@ class Patient(H11Protocol):
             self._waits.cancel()
             self._waits = None
 
+    def _stop_waiting_for_reader(self) -> None:
+        if self._waits_for_reader is not None:
+            self._waits_for_reader.cancel()
+            self._waits_for_reader = None
+
     def _give_up(self) -> None:
         if not self._is_asking():
             self.transport.close()
 
-
-def _refuse_lines_quickly() -> None:
-    """h11 needs time that grows with the square of a line's spaces to find that the line is not HTTP: 64 KB of them and
-    a NUL keep the whole service busy for a minute. These patterns match the same lines, and never look back."""
-    header = rb"(?P<field_name>[-!#$%&'*+.^_`|~0-9a-zA-Z]++):[ \t]*+"
-    header += rb"(?P<field_value>(?:[^\x00\s]++(?:[ \t]++[^\x00\s]++)*+)?+)[ \t]*+"
-    chunk = rb"(?P<chunk_size>[0-9A-Fa-f]{1,20}+)(?P<chunk_ext>;(?:[^\r\n]|\r(?!\n))*+)?+[ \t]*+\r\n"
-    h11._readers.header_field_re = re.compile(header)
-    h11._readers.chunk_header_re = re.compile(chunk)
+    def _close_with(self, answer: bytes) -> None:
+        self.transport.write(answer)
+        self.transport.close()
 
 
-_refuse_lines_quickly()
+def _first_reason(error: BaseException) -> str:
+    """What the parser says, or what was wrong in what it found."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error)
 
 
 def settle() -> None:
@@ -203,7 +264,6 @@ def settle() -> None:
 
 SETTINGS: dict[str, Any] = {
     "http": Patient,
-    "h11_max_incomplete_event_size": HEADERS_BYTES_MAX,
     "backlog": 256,  # the event loop takes all of it at once, before a connection can be closed
     "timeout_keep_alive": 10,
     "ws": "none",

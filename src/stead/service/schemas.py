@@ -156,6 +156,8 @@ class Verdict(BaseModel):
     nodes: int
     candidates: int
     refusals: list[Refusal]
+    other_reasons: int
+    other_nodes: int
 
 
 class Change(BaseModel):

@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import takewhile
 
 from starlette.concurrency import run_in_threadpool
 
@@ -87,7 +88,8 @@ class Streams:
                 self._asked_at = time.monotonic()
         if kept[-1][0] <= after:
             return ()
-        return [told for told in kept if told[0] > after][:AT_ONCE_MAX]
+        news = list(takewhile(lambda told: told[0] > after, reversed(kept)))  # most want only the last few
+        return news[: -AT_ONCE_MAX - 1 : -1]
 
     def _ask(self, after: int) -> list[Told]:
         events = self._desk.events(after, AT_ONCE_MAX)
