@@ -228,14 +228,22 @@ class TestWhyWithManyReasons:
     NODES = 130
 
     @pytest.fixture
-    def found(self) -> Iterator[dict[str, Any]]:
+    def desk_of_many(self) -> Iterator[SimDesk]:
         own = "\n".join(f"- {{id: own-{number}, taints: 'team=t{number}'}}" for number in range(self.NODES))
         with simulated(f"nodes:\n{own}\n- {{id: s, count: 5, taints: 'shared=x'}}\nwork: [{{id: w}}]") as desk:
-            yield explanation_json(desk.why("w"))
+            yield desk
+
+    @pytest.fixture
+    def found(self, desk_of_many: SimDesk) -> dict[str, Any]:
+        return explanation_json(desk_of_many.why("w"))
 
     def test_a_sentence_names_twelve_and_counts_the_others(self, found: dict[str, Any]) -> None:
         assert found["text"].startswith("0 of 135 nodes fit: 5 tainted shared=x; 1 tainted team=t0; ")
         assert "; 119 for 119 other reasons." in found["text"]
+
+    def test_an_event_names_twelve_too(self, desk_of_many: SimDesk) -> None:
+        [event] = [event for event in desk_of_many.events(0, 1000) if event.subject == "w" and event.kind == "waiting"]
+        assert event.text.endswith("; 119 for 119 other reasons")
 
     def test_an_answer_lists_a_hundred_and_counts_the_others(self, found: dict[str, Any]) -> None:
         [choice] = found["choices"]

@@ -72,9 +72,14 @@ def verdict(found: Verdict) -> str:
         return "There are no nodes."
     verb = "fits" if found.candidates == 1 or found.nodes == 1 else "fit"
     head = f"{found.candidates} of {_nodes(found.nodes)} {verb}"
-    shown, others, nodes = leading([each for each in found.refusals if each.nodes], REASONS_MAX)
-    reasons = [*map(refusal, shown), *([f"{nodes} for {others} other reasons"] if others else [])]
-    return f"{head}: {'; '.join(reasons)}." if reasons else f"{head}."
+    said = reasons(found.refusals)
+    return f"{head}: {said}." if said else f"{head}."
+
+
+def reasons(refusals: Sequence[Refusal]) -> str:
+    """``3 lack gpu_type in {A100}; 2 tainted gpu_node=true``: the reasons with the most nodes, and how many others."""
+    shown, others, nodes = leading([each for each in refusals if each.nodes], REASONS_MAX)
+    return "; ".join([*map(refusal, shown), *([f"{nodes} for {others} other reasons"] if others else [])])
 
 
 def leading(refusals: Sequence[Refusal], most: int) -> tuple[Sequence[Refusal], int, int]:

@@ -177,7 +177,7 @@ def _decided(what: Decision) -> tuple[str, str]:
             where = ", ".join(f"{member} on {node}" for member, node in members)
             return id, f"placed{f' by fallback {alternative}' if alternative else ''}: {where}"
         case Waiting(ids, refusals):
-            reasons = "; ".join(wording.refusal(refusal) for refusal in refusals if refusal.nodes)
+            reasons = wording.reasons(refusals)
             return names(ids), f"waiting: {reasons or 'its members do not fit together'}"
         case Refused(id, cause):
             if isinstance(cause, NodeUnknown):

@@ -141,7 +141,7 @@ def sentence(decision: Decision) -> tuple[str, str, str]:
         case GroupPlaced(id, _, members):
             return id, "placed: " + ", ".join(f"{member} on {node}" for member, node in members), id
         case Waiting(ids, refusals):
-            reasons = "; ".join(wording.refusal(refusal) for refusal in refusals if refusal.nodes)
+            reasons = wording.reasons(refusals)
             return listed(ids), f"waits: {reasons}" if reasons else "waits: its members do not fit together", ids[0]
         case Refused(id):
             return id, "refused", id
