@@ -79,7 +79,9 @@ def verdict(found: Verdict) -> str:
 def reasons(refusals: Sequence[Refusal]) -> str:
     """``3 lack gpu_type in {A100}; 2 tainted gpu_node=true``: the reasons with the most nodes, and how many others."""
     shown, others, nodes = leading([each for each in refusals if each.nodes], REASONS_MAX)
-    return "; ".join([*map(refusal, shown), *([f"{nodes} for {others} other reasons"] if others else [])])
+    return "; ".join(
+        [*map(refusal, shown), *([f"{nodes} for {others} other reason{'s' * (others > 1)}"] if others else [])]
+    )
 
 
 def leading(refusals: Sequence[Refusal], most: int) -> tuple[Sequence[Refusal], int, int]:
