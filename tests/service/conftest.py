@@ -70,7 +70,7 @@ def slow(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
     for name in ("summary", "lint"):
         monkeypatch.setattr(f"stead.operate.desk.LocalDesk.{name}", wait)
-    few = {"at_once": 4, "visitors_at_once": 4, "questions": 2, "turns": 4, "visitors_turns": 4}
+    few = {"at_once": 4, "visitors_at_once": 4, "questions": 2, "turns": 4, "slow_turns": 4, "visitors_turns": 4}
     yield serve(limits=Limits(**few, reads=1e9, writes=1e9)), going
     going.set()
 

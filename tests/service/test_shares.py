@@ -62,6 +62,25 @@ class TestRequestsAtOnce:
             assert status_of(served, "/status", served.token) == 200
             assert status_of(served, "/healthz") == 200, "what needs no thread does not wait for one"
 
+    def test_that_are_slow_leave_the_others_of_the_same_holder_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An operator whose changes hang sees the pages."""
+        going, asked = threading.Event(), threading.Semaphore(0)
+
+        def wait(*_: Any) -> Any:
+            asked.release()
+            going.wait(30)
+            raise Invalid("too late")
+
+        monkeypatch.setattr("stead.operate.desk.LocalDesk.change", wait)
+        with simulated(SCENARIO) as desk, serving(desk) as served, ExitStack() as stack:
+            stack.callback(going.set)
+            head = b"POST /nodes/drain/cpu-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n"
+            for _ in range(10):
+                stack.enter_context(connected(served)).sendall(head % served.token.encode())
+            for _ in range(Limits().slow_turns):
+                assert asked.acquire(timeout=30)
+            assert status_of(served, "/nodes", served.token) == 200
+
     def test_give_their_turn_on_when_the_answer_begins(self, serve: Serve) -> None:
         """So that a client that does not read its answer holds up nobody."""
         service = serve(limits=Limits(visitors_turns=1))

@@ -86,6 +86,14 @@ class Answers:
         return {id: nodes[placement.row].id for id, placement in self._board.work.placements.map.items()}
 
     @property
+    def asks(self) -> Mapping[AskId, Ask]:
+        """Every ask that is placed, or waits by itself."""
+        found = {id: placement.ask for id, placement in self._board.work.placements.map.items()}
+        for items in self._waiting.all_lines.values():
+            found.update((id, item) for id, item in items.items() if isinstance(item, Ask))
+        return found
+
+    @property
     def groups(self) -> Mapping[GroupId, Group]:
         """Every group that waits or is placed."""
         return {id: record.group for id, record in self._groups.records.map.items()}

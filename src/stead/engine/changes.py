@@ -132,6 +132,15 @@ def smallest_change(board: Board, ask: Ask, refused: Sequence[Sequence[tuple[Rea
     return best
 
 
+Signature = tuple[Promise, tuple[Reason, ...], Nodes]
+"""(the least that could do, obstacles, nodes with just these)"""
+
+
+def _most_promising(signature: Signature) -> tuple[Promise, int, int]:
+    promise, _, nodes = signature
+    return promise, -nodes.bit_count(), nodes & -nodes
+
+
 class _ChangeSearch:
     """One choice of one ask. Nodes with the same obstacles (a *signature*) are looked at together."""
 
@@ -140,8 +149,11 @@ class _ChangeSearch:
         self.demand: Demand = board.shape_of(ask).demands[index]
 
     def run(self) -> Change | None:
+        return self._best_of(self._with_one_obstacle()) or self._best_of(self._signatures())
+
+    def _best_of(self, signatures: Sequence[Signature]) -> Change | None:
         best: Change | None = None
-        for promise, reasons, nodes in self._signatures()[:SIGNATURES_TRIED_MAX]:
+        for promise, reasons, nodes in signatures[:SIGNATURES_TRIED_MAX]:
             if best is not None and promise > best.size[:2]:
                 break
             for edits in self._proposals(reasons, nodes, promise[0]):
@@ -150,9 +162,30 @@ class _ChangeSearch:
                     best = change
         return best
 
-    def _signatures(self) -> list[tuple[Promise, tuple[Reason, ...], Nodes]]:
-        """(the least that could do, obstacles, nodes with just these), the most promising first."""
-        found: list[tuple[Promise, tuple[Reason, ...], Nodes]] = []
+    def _with_one_obstacle(self) -> list[Signature]:
+        """The signatures of one obstacle, the most promising first; none where one edit might cure several obstacles,
+        so that others could promise as little. There may be as many obstacles as nodes, and most changes are here."""
+        kinds = [(type(reason), reason) for reason, _ in self.sets]
+        keys = [key for kind, reason in kinds if kind is not Tainted for key in _label_keys(reason)]
+        if len(set(keys)) < len(keys) or any(kind is Skewed for kind, _ in kinds):
+            return []
+        refused: Nodes = 0
+        more: Nodes = 0
+        for _, nodes in self.sets:
+            more |= refused & nodes
+            refused |= nodes
+        once, promises, found = refused & ~more, dict[type, Promise](), list[Signature]()
+        for reason, nodes in self.sets:
+            alone = nodes & once
+            if alone and type(reason) in _CURABLE:
+                if type(reason) not in promises:
+                    promises[type(reason)] = self._promise((reason,))
+                found.append((promises[type(reason)], (reason,), alone))
+        return sorted(found, key=_most_promising)
+
+    def _signatures(self) -> list[Signature]:
+        """All signatures, the most promising first."""
+        found: list[Signature] = []
         kinds = [(type(reason), _label_keys(reason)) for reason, _ in self.sets]
         curable = [type(reason) in _CURABLE for reason, _ in self.sets]
         promises: dict[tuple[object, ...], Promise] = {}
@@ -164,7 +197,7 @@ class _ChangeSearch:
             if kind not in promises:
                 promises[kind] = self._promise(reasons)
             found.append((promises[kind], reasons, group))
-        return sorted(found, key=lambda item: (item[0], -item[2].bit_count(), item[2] & -item[2]))
+        return sorted(found, key=_most_promising)
 
     def _with_the_same_obstacles(self) -> list[tuple[tuple[int, ...], Nodes]]:
         """All nodes, by what refuses them (indexes of `sets`). A set of few nodes only looks at the groups that these

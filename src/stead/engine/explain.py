@@ -24,6 +24,8 @@ from stead.engine.shapes import Demand, Shape
 from stead.node import NodeId
 
 RUNNERS_UP_MAX = 3
+_MAY_PASS = frozenset({Tainted, ShortOf, Reserved})
+"""Reasons that people or time take away without a change of the node itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +97,22 @@ def verdict(board: Board, sets: Sequence[tuple[Reason, Nodes]]) -> Verdict:
     for reason, nodes in sets:
         more |= refused & nodes
         refused |= nodes
-        if not isinstance(reason, Tainted | ShortOf | Reserved):
+        if type(reason) not in _MAY_PASS:
             lasting |= nodes
     once, left, refusals = refused & ~more, refused, []
     for reason, nodes in sets:
         blamed = nodes & left
         left ^= blamed
-        telling = not isinstance(reason, Tainted) or nodes & lasting != nodes
-        refusals.append(Refusal(reason, blamed.bit_count(), (nodes & once).bit_count(), telling))
+        telling = type(reason) is not Tainted or nodes & lasting != nodes
+        refusals.append(Refusal(reason, _size(blamed), _size(nodes & once), telling))
     return Verdict(alive.bit_count(), (alive & ~refused).bit_count(), tuple(refusals))
+
+
+def _size(nodes: Nodes) -> int:
+    """How many nodes there are; quick for none and for one, as there are when each node has a taint of its own."""
+    if not nodes:
+        return 0
+    return nodes.bit_count() if nodes & (nodes - 1) else 1
 
 
 def telling_refusals(board: Board, shape: Shape) -> tuple[Refusal, ...]:

@@ -250,7 +250,9 @@ class ToleratesTaints:
 
     def _refused(self, taints: Iterable[tuple[Taint, Nodes]]) -> list[tuple[Reason, Nodes]]:
         refused = [(taint, nodes) for taint, nodes in taints if taint.effect.refuses]
-        return [(Tainted(taint), nodes) for taint, nodes in refused if not tolerated(taint, self.tolerations)]
+        if self.tolerations:
+            refused = [(taint, nodes) for taint, nodes in refused if not tolerated(taint, self.tolerations)]
+        return [(Tainted(taint), nodes) for taint, nodes in refused]
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,11 +362,11 @@ def compile_rules(
 
 def allowed(rules: tuple[Rule, ...], world: World) -> Nodes:
     """The nodes that none of the rules refuses."""
-    nodes = world.fleet.alive
+    refused = 0
     for rule in rules:
-        for _, refused in rule.refusals(world):
-            nodes &= ~refused
-    return nodes
+        for _, nodes in rule.refusals(world):
+            refused |= nodes
+    return world.fleet.alive & ~refused
 
 
 def dead_nodes_insisted_on(selector: Selector, alive: Container[str]) -> frozenset[str]:

@@ -60,7 +60,6 @@ class Rows:
 
     def __init__(self, engine: Engine, known: Mapping[str, Known], owners: Mapping[str, KnownOwner]) -> None:
         self._engine, self.known, self.owners = engine, known, owners
-        self._asks: dict[str, Ask] = {}
         self._free: dict[str, Mapping[str, int]] = {}
         self._shapes = Shapes()
         self._said: dict[int, Said] = {}
@@ -71,10 +70,10 @@ class Rows:
 
     def ask(self, id: str) -> Ask:
         found = self._asks.get(id)
-        if found is None:
+        if found is None:  # a member of a group that waits
             item = self._engine.item(id)
             assert isinstance(item, Ask)
-            found = self._asks[id] = item
+            found = item
         return found
 
     def knows(self, id: str) -> bool:
@@ -136,6 +135,10 @@ class Rows:
         return self._free[node]
 
     # -- tables
+
+    @cached_property
+    def _asks(self) -> Mapping[str, Ask]:
+        return self._engine.asks
 
     @cached_property
     def placed(self) -> Mapping[str, str]:

@@ -94,9 +94,10 @@ class Limits:
     at_once: int = 256  # of each token
     visitors_at_once: int = 64
     questions: int = 8  # long questions among them
-    turns: int = 2  # of a token, those that are being computed; the others wait. Half of the service's threads
+    turns: int = 3  # of each token, those that are being computed in a thread; the others wait
+    slow_turns: int = 2  # of each token, changes and long questions beside them
     visitors_turns: int = 2
-    pause: float = 20.0  # of visitors after an answer, times what it took, while holders of tokens ask
+    pause: float = 40.0  # of visitors after an answer, times what it took, while holders of tokens ask
     pause_s: float = 5.0  # and at most so long
     later_s: float = 2.0  # until visitors hear that they ask too much, while holders of tokens ask
     body: int = BODY_MAX
@@ -147,9 +148,12 @@ class _Share:
     """What one token, or all visitors together, have under way. Some of it has a turn and is computed; the rest waits,
     so that every share finds a thread."""
 
-    def __init__(self, most: int, questions_max: int, turns: int, pause: Callable[[float], float] | None) -> None:
-        self._most, self._questions_max, self._pause = most, questions_max, pause
-        self._turns = asyncio.Semaphore(turns)
+    def __init__(self, most: int, limits: Limits, pause: Callable[[float], float] | None) -> None:
+        self._most, self._questions_max, self._pause = most, limits.questions, pause
+        if pause is None:
+            self._turns, self._slow_turns = asyncio.Semaphore(limits.turns), asyncio.Semaphore(limits.slow_turns)
+        else:
+            self._turns = self._slow_turns = asyncio.Semaphore(limits.visitors_turns)
         self.requests = self._questions = 0
 
     def place(self, long: bool) -> ExitStack:
@@ -165,19 +169,21 @@ class _Share:
         self.requests += more
         self._questions += more * long
 
-    async def turn(self) -> ExitStack:
-        """Wait for a turn, which is to be closed when nothing is left to compute."""
-        await self._turns.acquire()
+    async def turn(self, slow: bool = False) -> ExitStack:
+        """Wait for a turn, which is to be closed when nothing is left to compute. What may be slow has turns of its
+        own: an operator whose change takes long still gets pages."""
+        turns = self._slow_turns if slow else self._turns
+        await turns.acquire()
         turn = ExitStack()
-        turn.callback(self._give_turn_on, time.monotonic())
+        turn.callback(self._give_on, turns, time.monotonic())
         return turn
 
-    def _give_turn_on(self, began: float) -> None:
+    def _give_on(self, turns: asyncio.Semaphore, began: float) -> None:
         pause = self._pause(time.monotonic() - began) if self._pause else 0.0
         if pause:
-            asyncio.get_running_loop().call_later(pause, self._turns.release)
+            asyncio.get_running_loop().call_later(pause, turns.release)
         else:
-            self._turns.release()
+            turns.release()
 
 
 class Guard:
@@ -338,7 +344,7 @@ class Guard:
         share = self._share(name)
         with share.place(long=method not in SAFE and is_question(method, path)) as place, ExitStack() as turn:
             if not is_open(method, path):  # what is open takes no time
-                turn.push(await share.turn())
+                turn.push(await share.turn(slow=method not in SAFE))
             scope["state"]["turn"] = share.turn
             answer.begins = turn.close  # from here on the answer is only sent
             answer.streams = place.close  # a stream goes on for hours; the API counts them itself
@@ -349,8 +355,7 @@ class Guard:
         if name not in self._shares:
             limits, is_visitors = self._limits, name == VISITORS
             most = limits.visitors_at_once if is_visitors else limits.at_once
-            turns = limits.visitors_turns if is_visitors else limits.turns
-            self._shares[name] = _Share(most, limits.questions, turns, self._pause if is_visitors else None)
+            self._shares[name] = _Share(most, limits, self._pause if is_visitors else None)
         return self._shares[name]
 
     def _pause(self, took: float) -> float:
