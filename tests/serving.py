@@ -63,28 +63,34 @@ def serving(desk: Desk, **given: Any) -> Iterator[Served]:
     """Serve a desk on a free port of 127.0.0.1 for the length of a block; `given` goes to `create_app`."""
     with tempfile.TemporaryDirectory(prefix="stead-home-") as folder:
         keys = Keys(Path(folder))
-        app = create_app(desk, keys, **given)
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            app,
-            **SETTINGS,
-            loop="asyncio",
-            log_level="critical",
-            access_log=False,
-            timeout_graceful_shutdown=1,  # streams that are open do not hold it up
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-        listening.listen(128)  # from here on a request waits until the thread takes it
-        thread.start()
-        try:
-            yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}", keys.operator_token(), Path(folder), keys)
-        finally:
-            server.should_exit = True
-            thread.join(timeout=30)
-            listening.close()
-            assert not thread.is_alive(), f"the service did not end:\n{_what_runs(server)}"
+        with listening_at(create_app(desk, keys, **given)) as port:
+            yield Served(f"http://127.0.0.1:{port}", keys.operator_token(), Path(folder), keys)
+
+
+@contextmanager
+def listening_at(app: Any) -> Iterator[int]:
+    """Any application, listening as the service does, for the length of a block; the port."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        app,
+        **SETTINGS,
+        loop="asyncio",
+        log_level="critical",
+        access_log=False,
+        timeout_graceful_shutdown=1,  # streams that are open do not hold it up
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    listening.listen(128)  # from here on a request waits until the thread takes it
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+        listening.close()
+        assert not thread.is_alive(), f"the service did not end:\n{_what_runs(server)}"
 
 
 def _what_runs(server: uvicorn.Server) -> str:

@@ -15,7 +15,8 @@ from engine.edits import edited, edits_worth_a_try
 from oracle import Oracle
 from stead.asks import Ask
 from stead.engine import Engine, Settings
-from stead.engine.changes import Drop, Edit, FreeUp, Tolerate, Widen
+from stead.engine.changes import Drop, Edit, FreeUp, Tolerate, Widen, _ChangeSearch
+from stead.engine.explain import refused_sets
 from stead.engine.facts import AskRunning, Fact, NodeJoined
 from strategies_for_tests import asks, clusters
 
@@ -75,3 +76,16 @@ def test_the_change_makes_the_ask_fit_and_nothing_smaller_does(situation: tuple[
     assert best is not None, f"{change} does not help"
     assert change.nodes == len(other.verdict(other_ask, best[0])[0])
     assert not smaller_changes(ask, oracle, len(change.edits)), f"{change} is not the smallest"
+
+
+@settings(max_examples=200 * SOAK, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(situation=situations(), ask=asks(("probe",), one_in=2))
+def test_looking_at_nodes_with_one_obstacle_first_finds_what_looking_at_all_finds(
+    situation: tuple[Oracle, list[Fact]], ask: Ask
+) -> None:
+    engine = Engine(Settings(patience=None, seed=0))
+    engine.apply(*situation[1])
+    board = engine._board
+    for index, demand in enumerate(board.shape_of(ask).demands):
+        search = _ChangeSearch(board, ask, index, refused_sets(board, demand))
+        assert search.run() == search._best_of(search._signatures())

@@ -159,7 +159,7 @@ class TestWhatIsTooLong:
 RAW: list[tuple[bytes, bytes]] = [
     (b"GET http://evil.example/nodes HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"403"),
     (b"GET /nodes HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n", b"400"),
-    (b"GET /nodes HTTP/1.1\r\n\r\n", b"403"),
+    (b"GET /nodes HTTP/1.1\r\n\r\n", b"400"),
     (b"GET /nodes HTTP/1.0\r\n\r\n", b"403"),
     (b"POST http://127.0.0.1/nodes/drain/cpu-1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"401"),
     (b"OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"404"),

@@ -6,8 +6,8 @@ import asyncio
 import resource
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -27,6 +27,31 @@ STATUS = ("GET", "/status", None)
 FORM = b"token="
 
 
+Hanging = Callable[[str], AbstractContextManager[tuple[Served, ExitStack, threading.Semaphore]]]
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Hanging:
+    """A service whose desk does not answer one method until the block ends: the service, a stack for connections, and
+    what is released whenever the method is called."""
+
+    @contextmanager
+    def made(method: str) -> Iterator[tuple[Served, ExitStack, threading.Semaphore]]:
+        going, asked = threading.Event(), threading.Semaphore(0)
+
+        def wait(*_: Any) -> Any:
+            asked.release()
+            going.wait(30)
+            raise Invalid("too late")
+
+        monkeypatch.setattr(f"stead.operate.desk.LocalDesk.{method}", wait)
+        with simulated(SCENARIO) as desk, serving(desk) as served, ExitStack() as stack:
+            stack.callback(going.set)
+            yield served, stack, asked
+
+    return made
+
+
 class TestRequestsAtOnce:
     def test_long_questions_of_visitors_leave_those_of_a_holder_alone(self, slow: Slow) -> None:
         service, going = slow
@@ -43,18 +68,9 @@ class TestRequestsAtOnce:
         found = [each.status for each in service.all_at_once(asked, going, refused)]
         assert (found[:5].count(429), found[5:]) == (refused, [400, 400])
 
-    def test_leave_threads_for_holders(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_leave_threads_for_holders(self, hanging: Hanging) -> None:
         """Visitors ask more slow questions than the service has threads."""
-        going, asked = threading.Event(), threading.Semaphore(0)
-
-        def wait(*_: Any) -> Any:
-            asked.release()
-            going.wait(30)
-            raise Invalid("too late")
-
-        monkeypatch.setattr("stead.operate.desk.LocalDesk.labels", wait)
-        with simulated(SCENARIO) as desk, serving(desk) as served, ExitStack() as stack:
-            stack.callback(going.set)
+        with hanging("labels") as (served, stack, asked):
             for _ in range(20):
                 stack.enter_context(connected(served)).sendall(GET % b"/labels")
             for _ in range(Limits().visitors_turns):
@@ -62,19 +78,10 @@ class TestRequestsAtOnce:
             assert status_of(served, "/status", served.token) == 200
             assert status_of(served, "/healthz") == 200, "what needs no thread does not wait for one"
 
-    def test_that_are_slow_leave_the_others_of_the_same_holder_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_are_slow_leave_the_others_of_the_same_holder_alone(self, hanging: Hanging) -> None:
         """An operator whose changes hang sees the pages."""
-        going, asked = threading.Event(), threading.Semaphore(0)
-
-        def wait(*_: Any) -> Any:
-            asked.release()
-            going.wait(30)
-            raise Invalid("too late")
-
-        monkeypatch.setattr("stead.operate.desk.LocalDesk.change", wait)
-        with simulated(SCENARIO) as desk, serving(desk) as served, ExitStack() as stack:
-            stack.callback(going.set)
-            head = b"POST /nodes/drain/cpu-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n"
+        head = b"POST /nodes/drain/cpu-1 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n"
+        with hanging("change") as (served, stack, asked):
             for _ in range(10):
                 stack.enter_context(connected(served)).sendall(head % served.token.encode())
             for _ in range(Limits().slow_turns):

@@ -7,16 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from service.asking import Service
 from service.conftest import SCENARIO
 from service.raw import answer, connected
-from serving import Served, serving, simulated
+from serving import Served, listening_at, serving, simulated
 from stead.service import listening
 from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX
 
@@ -57,7 +55,7 @@ class TestTwoLengths:
         assert status(found) == 400
         assert found.count(b"HTTP/1.1 ") == 1
         assert b"connection: close" in found
-        assert b"can't be present with" in found
+        assert b"Content-Length and Transfer-Encoding are both there; send only Content-Length" in found
 
     def test_are_refused_whoever_asks(self, service: Service) -> None:
         headers = [("content-length", "3"), ("transfer-encoding", "chunked")]
@@ -159,7 +157,7 @@ class TestWhatARequestHasBesideItsBody:
             await send({"type": "http.response.start", "status": 204, "headers": [(b"connection", b"close")]})
             await send({"type": "http.response.body"})
 
-        with running(app) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with listening_at(app) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             connection.sendall(CHUNKED + b"1\r\nx\r\n0\r\nAuthorization: x\r\n\r\n")
             assert status(answer(connection)) == 204
         assert heard == [b"host", b"transfer-encoding"]
@@ -199,22 +197,6 @@ class TestAnAnswerThatNobodyReads:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        with running(app) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with listening_at(app) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             connection.sendall(HEAD + b"\r\n")
             assert ended.wait(30)
-
-
-@contextmanager
-def running(app: Any) -> Iterator[int]:
-    """An application of one test, listening as the service does; gives the port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        server = uvicorn.Server(uvicorn.Config(app, **listening.SETTINGS, lifespan="off", access_log=False))
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(30)

@@ -8,7 +8,7 @@ that is offered has been made on a fork and seen to work.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
@@ -132,6 +132,16 @@ def smallest_change(board: Board, ask: Ask, refused: Sequence[Sequence[tuple[Rea
     return best
 
 
+def all_and_once(sets: Iterable[tuple[Reason, Nodes]]) -> tuple[Nodes, Nodes]:
+    """The nodes that are in any of the sets, and those that are in just one."""
+    found: Nodes = 0
+    more: Nodes = 0
+    for _, nodes in sets:
+        more |= found & nodes
+        found |= nodes
+    return found, found & ~more
+
+
 Signature = tuple[Promise, tuple[Reason, ...], Nodes]
 """(the least that could do, obstacles, nodes with just these)"""
 
@@ -165,16 +175,11 @@ class _ChangeSearch:
     def _with_one_obstacle(self) -> list[Signature]:
         """The signatures of one obstacle, the most promising first; none where one edit might cure several obstacles,
         so that others could promise as little. There may be as many obstacles as nodes, and most changes are here."""
-        kinds = [(type(reason), reason) for reason, _ in self.sets]
-        keys = [key for kind, reason in kinds if kind is not Tainted for key in _label_keys(reason)]
-        if len(set(keys)) < len(keys) or any(kind is Skewed for kind, _ in kinds):
+        others = [reason for reason, _ in self.sets if type(reason) is not Tainted]
+        keys = [key for reason in others for key in _label_keys(reason)]
+        if len(set(keys)) < len(keys) or any(isinstance(reason, Skewed) for reason in others):
             return []
-        refused: Nodes = 0
-        more: Nodes = 0
-        for _, nodes in self.sets:
-            more |= refused & nodes
-            refused |= nodes
-        once, promises, found = refused & ~more, dict[type, Promise](), list[Signature]()
+        once, promises, found = all_and_once(self.sets)[1], dict[type, Promise](), list[Signature]()
         for reason, nodes in self.sets:
             alone = nodes & once
             if alone and type(reason) in _CURABLE:

@@ -15,7 +15,7 @@ from stead.asks import Ask, AskId, Group
 from stead.engine import wording
 from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
-from stead.engine.changes import AddCapacity, AddLabel, Change, FreeUp, Uncordon, smallest_change
+from stead.engine.changes import AddCapacity, AddLabel, Change, FreeUp, Uncordon, all_and_once, smallest_change
 from stead.engine.decisions import Refusal
 from stead.engine.fleet import Nodes
 from stead.engine.groups import GroupRecord, GroupShape, Member, place_group
@@ -93,13 +93,9 @@ def refused_sets(board: Board, demand: Demand) -> list[tuple[Reason, Nodes]]:
 def verdict(board: Board, sets: Sequence[tuple[Reason, Nodes]]) -> Verdict:
     """Blame each refused node on the first reason, and count for whom each reason is the only one."""
     alive = board.fleet.alive
-    refused = more = lasting = 0
-    for reason, nodes in sets:
-        more |= refused & nodes
-        refused |= nodes
-        if type(reason) not in _MAY_PASS:
-            lasting |= nodes
-    once, left, refusals = refused & ~more, refused, []
+    refused, once = all_and_once(sets)
+    lasting, _ = all_and_once([each for each in sets if type(each[0]) not in _MAY_PASS])
+    left, refusals = refused, []
     for reason, nodes in sets:
         blamed = nodes & left
         left ^= blamed

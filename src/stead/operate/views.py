@@ -61,7 +61,7 @@ class NodeView:
 @dataclass(slots=True)
 class WorkView:
     """One piece of work, or `count` equal ones that nobody can tell apart. Nobody changes one; it is not frozen because
-    a list has thousands of them, and frozen ones take three times as long to make."""
+    a list has thousands of them, and frozen ones take five times as long to make."""
 
     id: str
     kind: str  # task, actor, pod, ask, member (of a group), or other: in use by something that is not listed

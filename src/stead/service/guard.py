@@ -51,6 +51,7 @@ LOGIN = "/login"
 ONCE = frozenset({"host", "authorization", "origin", "sec-fetch-site", "content-length"})
 """Headers of which a second one could be read by one program and not by the next."""
 
+TWO_LENGTHS = "Content-Length and Transfer-Encoding are both there; send only Content-Length"
 BODY_MAX = 1 << 20
 SIGN_IN_BODY_MAX = 16 << 10
 HEADERS_MAX = 100
@@ -396,7 +397,7 @@ def _headers(scope: Scope) -> dict[str, str]:
             raise _Refused(400, f"the header {name} has a control character; send plain text", CLOSE)
         found[name] = f"{found[name]}; {value}" if name == "cookie" and name in found else value
     if "content-length" in found and "transfer-encoding" in found:
-        raise _Refused(400, "Content-Length and Transfer-Encoding are both there; send only Content-Length", CLOSE)
+        raise _Refused(400, TWO_LENGTHS, CLOSE)
     return found
 
 

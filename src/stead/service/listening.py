@@ -20,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX
+from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX, TWO_LENGTHS
 
 HEADERS_S = 10.0
 READER_S = 30.0
@@ -165,8 +165,7 @@ class Patient(HttpToolsProtocol):
         except HttpParserUpgrade:  # answered as if it had not asked for another protocol
             self.cycle.keep_alive = False
         except HttpParserError as error:
-            reason = _first_reason(error)
-            self._close_with(refusal("400 Bad Request", f"this is not a valid HTTP request: {reason}"))
+            self._close_with(refusal("400 Bad Request", _sentence(error)))
             return
         self._beside_bodies = max(0, self._beside_bodies)  # a body that arrived with its head
         if self._beside_bodies > HEADERS_BYTES_MAX:
@@ -211,6 +210,8 @@ class Patient(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
             raise ValueError(f"at most {PIPELINED_MAX} requests may wait for the one before")
+        if self.parser.get_http_version() == "1.1" and not any(name == b"host" for name, _ in self.headers):
+            raise ValueError("the header Host is missing; send, for example, Host: 127.0.0.1")
         self._has_head = True
         self._beside_bodies = 0  # from here on the guard knows the size of the head
         super().on_headers_complete()
@@ -247,11 +248,14 @@ class Patient(HttpToolsProtocol):
         self.transport.close()
 
 
-def _first_reason(error: BaseException) -> str:
+def _sentence(error: BaseException) -> str:
     """What the parser says, or what was wrong in what it found."""
     while error.__context__ is not None:
         error = error.__context__
-    return str(error)
+    reason = str(error)
+    if "Content-Length" in reason and "Transfer-Encoding" in reason:
+        return TWO_LENGTHS
+    return f"this is not a valid HTTP request: {reason}"
 
 
 def settle() -> None:

@@ -89,7 +89,7 @@ class Streams:
         if kept[-1][0] <= after:
             return ()
         news = list(takewhile(lambda told: told[0] > after, reversed(kept)))  # most want only the last few
-        return news[: -AT_ONCE_MAX - 1 : -1]
+        return news[::-1][:AT_ONCE_MAX]
 
     def _ask(self, after: int) -> list[Told]:
         events = self._desk.events(after, AT_ONCE_MAX)
