@@ -18,18 +18,16 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
+from tests.oracle import Oracle  # the reference lives with the tests
 
 from benchmarks import Row, clusters, flow, many_nodes, on_ray, openb, service, slots, together
-from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
-from stead.labelling import Labels, Requirement, Selector
-from stead.node import Node
+from stead.language.asks import Ask
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
-
-from oracle import Oracle  # noqa: E402  # the reference lives with the tests
 
 SAMPLE = 30
 """Asks that the oracle is timed on."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from stead.asks import Affinity, Ask, Choice, PolicyName
 from stead.engine import Engine, Settings
 from stead.engine.facts import NodeJoined
-from stead.labelling import Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import Resources
-from stead.taints import Taint
+from stead.language.asks import Affinity, Ask, Choice, PolicyName
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import Amount, Resources
+from stead.language.taints import Taint
 
 ZONES = ("us-west4-a", "us-west4-b", "us-west4-c")
 TYPES = ("m5.4xlarge", "c5.9xlarge", "r5.8xlarge", "g5.12xlarge")
@@ -30,7 +30,7 @@ def nodes(count: int, seed: int = 1) -> list[Node]:
             "rack": f"rack-{index // 40}",
             "market": "spot" if dice.random() < 0.3 else "on-demand",
         }
-        capacity = {"CPU": 64, "memory": "256Gi", **({"GPU": 4} if gpu else {})}
+        capacity: dict[str, Amount] = {"CPU": 64, "memory": "256Gi", **({"GPU": 4} if gpu else {})}
         taints = (Taint("gpu", "true"),) if gpu else ()
         found.append(Node(f"node-{index:06d}", Resources.of(capacity), Labels(labels), taints, ip=f"10.0.0.{index}"))
     return found

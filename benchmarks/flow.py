@@ -22,15 +22,15 @@ from unittest.mock import patch
 
 from benchmarks import Row, clusters, flow_graphs, flow_page
 from stead import solver
-from stead.asks import Ask, Choice, PolicyName, Preference
 from stead.engine import Engine, Settings
+from stead.engine.batch.flow import Flow, Ledger
 from stead.engine.decisions import BatchDecided, Decision, Placed
 from stead.engine.facts import AskEnded, AskSubmitted, NodeJoined
-from stead.engine.flow import Flow, Ledger
 from stead.kubernetes import podspec
-from stead.labelling import Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import UNIT, Resources, text
+from stead.language.asks import Ask, Choice, PolicyName, Preference
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import UNIT, Resources, text
 
 SIZES = (1_000, 5_000, 12_500)
 CLASSES = (50, 200, 1_000)

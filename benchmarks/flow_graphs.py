@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 
-from stead.asks import Choice, Preference
-from stead.labelling import Requirement, Selector
-from stead.node import Node
+from stead.language.asks import Choice, Preference
+from stead.language.labels import Requirement, Selector
+from stead.language.nodes import Node
 
 Column = NDArray[np.int64]
 Flags = NDArray[np.bool_]

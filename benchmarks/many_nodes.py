@@ -22,13 +22,13 @@ from stead.controller import Controller
 from stead.engine import Engine
 from stead.engine.facts import Fact, NodeTainted
 from stead.journal import Journal
-from stead.ray.answers import nodes_allowed
-from stead.ray.cluster import RayCluster
-from stead.ray.compile import Pass, route
-from stead.ray.grants import Outcome
-from stead.ray.passes import ASSERTED_S, Passes
-from stead.ray.tables import NodeRow, Status
-from stead.taints import Taint
+from stead.language.taints import Taint
+from stead.ray.control.admission import nodes_allowed
+from stead.ray.control.cluster import RayCluster
+from stead.ray.control.passes import ASSERTED_S, Passes
+from stead.ray.submit.compile import Pass, route
+from stead.ray.wire.resource_grants import Outcome
+from stead.ray.wire.tables import NodeRow, Status
 
 NODES, PASSES, TAINTS = 1000, 16, 20
 CALL_S, PLUG_S = 0.002, 0.005
@@ -100,7 +100,9 @@ class Idle:
     def bind(self, placed: Any) -> None: ...
     def evict(self, evicted: Any) -> None: ...
     def refuse(self, refused: Any) -> None: ...
-    def explain(self, waiting: Any) -> None: ...
+    def tell(self, happened: Any) -> None: ...
+    def launch(self, wanted: Any) -> None: ...
+    def retire(self, node: Any) -> None: ...
 
 
 class Rounds:
@@ -121,7 +123,7 @@ class Rounds:
         status, begun = self._nodes.status(), time.perf_counter()
         before = self._engine.nodes
         self._cluster.look(status, {}, before)
-        self._cluster.hear(*facts)
+        self._cluster.report(*facts)
         self._controller.step()
         if self._engine.nodes != before:
             rules = {key: issued.rule for key, issued in self._passes.issued.items()}

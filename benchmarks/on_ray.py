@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import Row
-from stead.ray.local import local_cluster
+from stead.ray.local.local_cluster import local_cluster
 
 ROUNDS = 15
 TASKS = 300
@@ -123,7 +123,7 @@ def changes() -> list[Row]:
     import ray
 
     import stead
-    from stead.ray.attach import connection
+    from stead.ray.submit.connection import connection
 
     rows = []
     with local_cluster([{"num_cpus": 1}, {"num_cpus": 1}, {"num_cpus": 1}]) as cluster:
@@ -159,14 +159,14 @@ def changes() -> list[Row]:
 
 
 def _key(number: int) -> str:
-    from stead.ray.compile import route
+    from stead.ray.submit.compile import route
 
     return route({"label_selector": {"turn": f"n{number}"}}).wish.admits.key
 
 
 def recovery() -> Row:
     import stead
-    from stead.ray.attach import connection
+    from stead.ray.submit.connection import connection
 
     times = []
     for _ in range(KILLS):

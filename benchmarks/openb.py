@@ -32,14 +32,15 @@ from rich.table import Table
 
 from benchmarks import Row
 from stead import solver
-from stead.asks import Ask, Choice, PolicyName
-from stead.engine import Engine, fragmentation
+from stead.engine import Engine
+from stead.engine.batch import fragmentation
 from stead.engine.decisions import Placed
 from stead.engine.facts import AskEnded, AskSubmitted, NodeJoined
 from stead.engine.fleet import Fleet
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import GPU, UNIT, Resources
+from stead.language.asks import Ask, Choice, PolicyName
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import GPU, UNIT, Resources
 
 TRACE = Path(__file__).resolve().parent / "openb_data"
 WORKLOADS = ("default", "gpuspec33")

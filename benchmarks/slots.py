@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import Row
 from benchmarks.on_ray import KEEP_WORKERS, percentile, ratio
-from stead.ray.local import LocalCluster, local_cluster
+from stead.ray.local.local_cluster import LocalCluster, local_cluster
 
 TASKS, ROUNDS = 5_000, 3
 SHAPES = (1, 20)
@@ -48,8 +48,8 @@ def slots() -> list[Row]:
     import ray
 
     import stead
-    from stead.ray.attach import connection
-    from stead.ray.page import FOLDER
+    from stead.ray.submit.connection import connection
+    from stead.ray.wire.node_page import FOLDER
 
     rows = []
     with local_cluster([{**NODE, "num_cpus": 0, "labels": {}}, HOME, NODE], system_config=KEPT) as cluster:
@@ -86,7 +86,7 @@ def _steadily() -> list[Row]:
     import ray
 
     import stead
-    from stead.ray.attach import connection
+    from stead.ray.submit.connection import connection
 
     with local_cluster([{**NODE, "num_cpus": 0, "labels": {}}, NODE, NODE], system_config=KEPT) as cluster:
         stead.init(cluster.address, log_to_driver=False, logging_level="error", namespace="bench")
@@ -296,7 +296,7 @@ class SimulatedRaylets:
     def keep_slot_shape(self, shape: Any) -> None: ...
 
     def set_many(self, changes: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-        from stead.ray.grants import Outcome
+        from stead.ray.wire.resource_grants import Outcome
 
         for node, amounts in changes.items():
             self._totals[node].update(amounts)
@@ -309,19 +309,19 @@ class SimulatedRaylets:
 
 def many_shapes() -> list[Row]:
     """A large cluster under a queue of many shapes: real engine, journal and slots; raylets are simulated."""
-    from stead.asks import Ask
     from stead.engine import Engine
     from stead.engine.decisions import Placed
     from stead.engine.facts import ClockAdvanced, NodeJoined, NodeTainted
     from stead.journal import Journal
-    from stead.labelling import Labels
-    from stead.node import Node
-    from stead.ray.anchors import Anchors
-    from stead.ray.book import SlotShape
-    from stead.ray.page import slot_name
-    from stead.ray.slots import Slots
-    from stead.ray.tables import NodeRow, PendingRow, Status
-    from stead.taints import Taint
+    from stead.language.asks import Ask
+    from stead.language.labels import Labels
+    from stead.language.nodes import Node
+    from stead.language.taints import Taint
+    from stead.ray.control.anchors import Anchors
+    from stead.ray.control.slots import Slots
+    from stead.ray.submit.messages import SlotShape
+    from stead.ray.wire.own_names import slot_name
+    from stead.ray.wire.tables import NodeRow, PendingRow, Status
 
     class SimulatedAnchors(Anchors):
         """No group is created: the part of a unit that it would hold stays free."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import Row
 from benchmarks.on_ray import KEEP_WORKERS, percentile
-from stead.ray.local import LocalCluster, local_cluster
+from stead.ray.local.local_cluster import LocalCluster, local_cluster
 
 PAIRS, PAIR_ROUNDS = 20, 5
 STARTS = 12
@@ -188,7 +188,7 @@ def _batch(actor: Any) -> Row:
     import ray
 
     from stead import actor_affinity, label_not_in
-    from stead.ray.attach import connection
+    from stead.ray.submit.connection import connection
 
     options = {"labels": {"bench": "apart"}, "scheduling_strategy": actor_affinity(label_not_in("bench", ["apart"]))}
     made: list[Any] = []

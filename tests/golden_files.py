@@ -1,4 +1,4 @@
-"""Golden files: what a command prints, kept beside the tests. `make golden` writes them again."""
+"""Golden files: expected outputs, stored with the tests. `make golden` rewrites them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What docs/semantics.md says, written again, naively: one node at a time, plain dicts, every rule for every node.
+"""The oracle: docs/semantics.md implemented naively, one node at a time, with plain dicts, every rule for every node.
 
-Rule: nothing here comes from the engine but the types of its facts, reasons and decisions; the operators of the
-language are those of `oracle_language`, written again too. What is held for starving work (rule 9) is outside; the
-clock is only remembered.
+Rule: only the types of facts, reasons and decisions come from the engine; the operators of the language are implemented
+again in `oracle_language`. Holds (rule 9) are not covered, and the clock is only stored.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
-from oracle_language import ids_named, meets, names_asks, reaches, selects, tolerates
-from stead.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
 from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
-from stead.labelling import Labels, Requirement, Selector
-from stead.node import Node, NodeId
-from stead.taints import Effect, Taint
+from stead.language.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node, NodeId
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint
+from tests.oracle_language import ids_named, meets, names_asks, reaches, selects, tolerates
 
 UNIT = 10_000
 DEVICES = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
@@ -36,7 +36,7 @@ RELATIVE = (
 
 @dataclass
 class Held:
-    """A placed ask: where, by which choice, and which shares of which devices are its own."""
+    """A placed ask: its node, its choice, and its shares of devices."""
 
     ask: Ask
     node: NodeId
@@ -45,12 +45,13 @@ class Held:
 
 
 class Place:
-    """One live node: its record as of now, and what its work holds."""
+    """One live node: its current record, and what its work uses."""
 
     def __init__(self, node: Node) -> None:
         self.used: dict[str, int] = {}
         self.shares: dict[tuple[str, int], int] = {}
         self.asks: dict[AskId, Held] = {}
+        self.others: list[Held] = []
         self.become(node)
 
     def become(self, node: Node) -> None:
@@ -66,9 +67,8 @@ class Place:
         return [UNIT - self.shares.get((name, index), 0) for index in range(self.node.capacity.get(name) // UNIT)]
 
     def free(self, name: str) -> int:
-        if name in DEVICES:
-            return sum(self.devices(name))
-        return int(self.node.capacity.get(name)) - self.used.get(name, 0)
+        total = int(self.node.capacity.get(name))
+        return (total - total % UNIT if name in DEVICES else total) - self.used.get(name, 0)
 
     def ever_fits(self, name: str, need: int) -> bool:
         if name in DEVICES:
@@ -76,7 +76,7 @@ class Place:
         return bool(self.node.capacity.get(name) >= need)
 
     def fits_now(self, name: str, need: int) -> bool:
-        if name not in DEVICES:
+        if name not in DEVICES or self.free(name) < need:
             return self.free(name) >= need
         if need < UNIT:
             return any(free >= need for free in self.devices(name))
@@ -84,6 +84,23 @@ class Place:
 
     def take(self, held: Held) -> None:
         self.asks[held.ask.id] = held
+        self._take(held)
+
+    def give_back(self, ask: AskId) -> None:
+        self._give_back(self.asks.pop(ask))
+
+    def use(self, amounts: Resources, pieces: int) -> None:
+        """Set what unmanaged work uses here: whole devices first, then a share of one."""
+        for held in self.others:
+            self._give_back(held)
+        whole = {name: units - units % UNIT if _has_a_share(name, units) else units for name, units in amounts.items()}
+        shares = {name: units % UNIT for name, units in amounts.items() if _has_a_share(name, units)}
+        parts = [whole, *({name: units} for name, units in shares.items())] if pieces else []
+        self.others = [Held(Ask("others", (Choice(Resources(part)),)), self.node.id, 0) for part in parts]
+        for held in self.others:
+            self._take(held)
+
+    def _take(self, held: Held) -> None:
         for name, need in held.ask.choices[held.choice].resources.items():
             self.used[name] = self.used.get(name, 0) + need
             if name in DEVICES:
@@ -99,12 +116,15 @@ class Place:
                     held.shares.append((name, index, share))
                     self.shares[name, index] = self.shares.get((name, index), 0) + share
 
-    def give_back(self, ask: AskId) -> None:
-        held = self.asks.pop(ask)
+    def _give_back(self, held: Held) -> None:
         for name, need in held.ask.choices[held.choice].resources.items():
             self.used[name] -= need
         for name, index, share in held.shares:
             self.shares[name, index] -= share
+
+
+def _has_a_share(name: str, units: int) -> bool:
+    return name in DEVICES and units > UNIT and units % UNIT > 0
 
 
 Holds = Callable[[Place], bool]
@@ -136,7 +156,7 @@ def _has_room_if_it_ever_fits(name: str, need: int, place: Place) -> bool:
 
 
 class Oracle:
-    """The cluster as the facts tell it; every question walks over all nodes."""
+    """The cluster as the facts describe it; every query iterates over all nodes."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -150,7 +170,7 @@ class Oracle:
         self._arrivals = 0
 
     def copy(self) -> Oracle:
-        """The same cluster again, for a "what if"."""
+        """A copy of the cluster, for a "what if"."""
         other = Oracle()
         other.now, other._arrivals = self.now, self._arrivals
         other.asks, other.groups = dict(self.asks), dict(self.groups)
@@ -160,6 +180,7 @@ class Oracle:
             twin = other.places[id] = Place(place.node)
             twin.used, twin.shares = dict(place.used), dict(place.shares)
             twin.asks = {ask: other._held[ask] for ask in place.asks}
+            twin.others = list(place.others)
         return other
 
     # What happened
@@ -206,6 +227,9 @@ class Oracle:
                 for ask_id in list(self.places[id].asks) if id in self.places else []:
                     self._lose(ask_id)
                 self.places.pop(id, None)
+            case facts.NodeUsed(id, amounts, pieces):
+                if id in self.places:
+                    self.places[id].use(amounts, pieces)
             case _ if fact.node in self.places:
                 place = self.places[fact.node]
                 place.become(self._changed(place.node, fact))
@@ -232,7 +256,7 @@ class Oracle:
         self.submitted[id] = (self.now, self._arrivals)
 
     def place(self, ask: Ask, node: NodeId, choice: int = 0) -> None:
-        """The ask runs there by that choice, wherever it was before."""
+        """Place the ask there by that choice, wherever it was before."""
         self._lose(ask.id)
         self.over.discard(ask.id)
         self.asks[ask.id] = ask
@@ -250,7 +274,7 @@ class Oracle:
             self.places[self._held.pop(id).node].give_back(id)
 
     def forget(self, id: str) -> None:
-        """The ask or group is over; of that is remembered what some ask that is left must be near."""
+        """End the ask or group; it is remembered only while another ask must be near it."""
         members = [member for member, group in self.member_of.items() if group == id]
         for member in members:
             self._lose(member)
@@ -263,14 +287,14 @@ class Oracle:
         named = [ids_named(affinity) for every in musts for affinity in every if affinity.near]
         self.over = (self.over | {id, *members}) & set().union(*named)
 
-    # What is so
+    # State
 
     @property
     def placed(self) -> dict[AskId, NodeId]:
         return {id: held.node for id, held in self._held.items()}
 
     def waiting(self) -> list[str]:
-        """Asks without a place, and groups that lack one for a member, in the order in which they are tried."""
+        """Unplaced asks, and groups with an unplaced member, in the order in which they are tried."""
         waiting = {id: ask for id, ask in self.asks.items() if id not in self.member_of and id not in self._held}
         lacking = {id: group for id, group in self.groups.items() if self.missing(group)}
         return self._in_line({**waiting, **lacking})
@@ -290,7 +314,7 @@ class Oracle:
         return sorted(works, key=turn)
 
     def missing(self, group: Group) -> list[Ask]:
-        """The members without a place: of the alternative that has some place, else of the first."""
+        """The unplaced members of the alternative that is partly placed, else of the first."""
         for members in group.alternatives:
             if any(member.id in self._held for member in members):
                 return [member for member in members if member.id not in self._held]
@@ -303,10 +327,10 @@ class Oracle:
     def devices_free(self, node: NodeId, name: str) -> list[int]:
         return self.places[node].devices(name)
 
-    # Who may run where
+    # Which nodes allow an ask
 
     def verdict(self, ask: Ask, choice_index: int) -> tuple[list[NodeId], list[Refusal]]:
-        """The nodes that no rule refuses, and who takes the blame for the others."""
+        """The nodes that no rule refuses, and the reasons for the others."""
         rules = list(self._rules(ask, ask.choices[choice_index]))
         refused, blamed, alone = [0] * len(rules), [0] * len(rules), [0] * len(rules)
         candidates = []
@@ -377,6 +401,11 @@ class Oracle:
                 for key in affinity.topologies:
                     if key in where:
                         taken[key].add(where[key])
+        if affinity.namespaces == frozenset() and not names_asks(affinity) and selects(affinity.selector, {}):
+            for where in (place.labels for place in self.places.values() if place.others):
+                for key in affinity.topologies:
+                    if key in where:
+                        taken[key].add(where[key])
         if not affinity.near:
             return lambda place: not any(place.labels.get(key) in taken[key] for key in affinity.topologies)
         first_one = (
@@ -442,13 +471,13 @@ class Oracle:
     def load(self, ask: Ask, choice_index: int, node: NodeId) -> int:
         place, needs = self.places[node], ask.choices[choice_index].resources
         if not needs:
-            return len(place.asks)
+            return len(place.asks) + bool(place.others)  # unmanaged work there counts as one
         return max(
             (place.used.get(name, 0) + need) * 10_000 // place.node.capacity[name] for name, need in needs.items()
         )
 
     def best(self, ask: Ask) -> tuple[int, set[NodeId]] | None:
-        """The first choice with candidates, and those of them that only the order of the table tells apart."""
+        """The first choice with candidates, and the best of them, which differ only in table order."""
         for index in range(len(ask.choices)):
             candidates, _ = self.verdict(ask, index)
             if candidates:
@@ -472,7 +501,7 @@ class Oracle:
                 raise AssertionError("what is decided together has no order of its own; see tests/flow/literal.py")
 
     def shown(self, ask: Ask) -> list[Refusal]:
-        """The reasons a waiting ask is told: of the first choice that only lacks free amounts somewhere."""
+        """The reasons to report for a pending ask: of the first choice that only lacks free amounts somewhere."""
         for index in range(len(ask.choices)):
             for node in self.places:
                 against = self.obstacles(ask, index, node)
@@ -481,7 +510,7 @@ class Oracle:
         return self.verdict(ask, 0)[1]
 
     def nowhere_alive(self, ask: Ask) -> bool:
-        """Whether every term of every choice insists on node ids, none of which is alive."""
+        """Whether every term of every choice requires node ids of which none is alive."""
         return all(
             choice.selector.terms
             and all(any(self._is_dead(requirement) for requirement in term) for term in choice.selector.terms)
@@ -497,7 +526,7 @@ class Oracle:
     # Groups
 
     def fits_group(self, group: Group) -> int | None:
-        """The first alternative with an assignment of all its members that holds, found by trying them all."""
+        """The first alternative with a valid assignment of all members, found by trying all."""
         begun = any(member.id in self._held for members in group.alternatives for member in members)
         for index, members in enumerate(group.alternatives):
             missing = [member for member in members if member.id not in self._held]
@@ -510,7 +539,7 @@ class Oracle:
         return None
 
     def group_holds(self, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
-        """Whether members can go there together: with all of them in place no rule refuses any, nor the strategy."""
+        """Whether the assignment is valid: with all members placed, neither a rule nor the strategy refuses any."""
         if not self._strategies_hold(group, assignment):
             return False
         members = [self._member(group, id) for id in assignment]
@@ -529,7 +558,7 @@ class Oracle:
                 self._lose(member.id)
 
     def _fixed_obstacles(self, member: Ask, node: NodeId) -> list[reasons.Reason]:
-        """The reasons against a node that the company of other members cannot remove."""
+        """The reasons against a node that other members cannot remove."""
         return [reason for reason in self.obstacles(member, 0, node) if not isinstance(reason, RELATIVE)]
 
     @staticmethod

@@ -1,15 +1,15 @@
-"""What a requirement, a selector, an affinity's reach and a toleration mean, written again for the oracle.
+"""What a requirement, a selector, an affinity's reach and a toleration mean, implemented again for the oracle.
 
-Rule: no operator of the language is borrowed from the package, only its types: a bug there must show.
+Rule: only the types come from the package, never an operator, so that a bug there is found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stead.asks import Affinity, AskId
-from stead.labelling import Requirement, Selector
-from stead.taints import Taint, Toleration
+from stead.language.asks import Affinity, AskId
+from stead.language.labels import Requirement, Selector
+from stead.language.taints import Taint, Toleration
 
 
 def number(text: str) -> int | None:
@@ -69,7 +69,7 @@ def tolerates(tolerations: tuple[Toleration, ...], taint: Taint) -> bool:
 
 
 def stay_seconds(tolerations: tuple[Toleration, ...], taint: Taint) -> float | None:
-    """How long work may stay under a no-execute taint: 0 when nothing covers it, None for ever."""
+    """How long work may stay under a NoExecute taint: 0 if nothing covers it, None forever."""
     covering = [toleration for toleration in tolerations if tolerates((toleration,), taint)]
     limits = [max(0.0, toleration.seconds) for toleration in covering if toleration.seconds is not None]
     if not covering:

@@ -3,7 +3,7 @@
     with simulated(SCENARIO) as desk, serving(desk) as served:
         ... served.url, served.token, served.variables ...
 
-Its keys are in a folder of its own, so that nothing of the machine is read or left behind.
+Its keys are in its own folder, so that it reads and leaves nothing on the machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Served:
 
 @contextmanager
 def simulated(scenario: str | Path, until: float | None = None, speed: float = 0.0) -> Iterator[SimDesk]:
-    """The desk of a scenario (YAML text or a file) that was played; at speed 0 its time then stands still."""
+    """The desk of a scenario (YAML text or a file) that has run; at speed 0 its clock then stops."""
     text = scenario.read_text(encoding="utf-8") if isinstance(scenario, Path) else scenario
     with tempfile.TemporaryDirectory(prefix="stead-desk-") as folder:
         desk = SimDesk(parse(text), Path(folder), until, speed, began=BEGAN)
@@ -69,7 +69,7 @@ def serving(desk: Desk, **given: Any) -> Iterator[Served]:
 
 @contextmanager
 def listening_at(app: Any) -> Iterator[int]:
-    """Any application, listening as the service does, for the length of a block; the port."""
+    """Any application, served like the service for the length of a block; yields the port."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -78,23 +78,23 @@ def listening_at(app: Any) -> Iterator[int]:
         loop="asyncio",
         log_level="critical",
         access_log=False,
-        timeout_graceful_shutdown=1,  # streams that are open do not hold it up
+        timeout_graceful_shutdown=1,  # open streams do not delay the end
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-    listening.listen(128)  # from here on a request waits until the thread takes it
+    listening.listen(128)  # from here on the socket queues requests
     thread.start()
     try:
         yield listening.getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
+        thread.join(timeout=60)
         listening.close()
         assert not thread.is_alive(), f"the service did not end:\n{_what_runs(server)}"
 
 
 def _what_runs(server: uvicorn.Server) -> str:
-    """Where every thread stands, and every request: a service that does not end has to say what holds it."""
+    """The stack of every thread and request, to show why a service does not stop."""
     threads = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = [
         f"{threads.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"

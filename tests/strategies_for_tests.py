@@ -1,8 +1,8 @@
-"""Small random clusters and work, for hypothesis: few names, so that things meet.
+"""Small random clusters and work, for hypothesis: few names, so that they collide.
 
-Rule: every field of every type of the language can take every kind of value here, and most of the time takes the plain
-one, so that work fits often enough for the rest to be worth testing. Everything is made of one kind of draw, a number
-below n, which is quick to draw and shrinks towards the plain value: the first option is always the plainest.
+Rule: every field of every type of the language can take every kind of value here, but mostly takes a simple one, so
+that work fits often enough. Everything is made from one kind of draw, a number below n, which is fast and shrinks
+towards the simple value: the first option is always the simplest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from stead.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -25,10 +24,11 @@ from stead.engine.facts import (
     NodeLeft,
     NodeTainted,
 )
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import Resources
-from stead.taints import Effect, Taint, Toleration
+from stead.language.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint, Toleration
 
 T = TypeVar("T")
 Words = Mapping[str, Sequence[str]]
@@ -63,7 +63,7 @@ NEEDS = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes things out of `below`: a number from 0 up to, not including, the one given."""
+    """Makes values from `below`, which draws a number from 0 to one less than its argument."""
 
     below: Callable[[int], int]
 
@@ -123,7 +123,7 @@ class Maker:
         return self.selector({**NODE_LABELS, **NODE_NAMES, **(NODE_ID_LABELS if by_id else {})})
 
     def work_selector(self, by_id: bool = True) -> Selector:
-        """Mostly one value of one label, so that it often finds someone."""
+        """Mostly one value of one label, so that it often matches."""
         if not self.rarely(3):
             return Selector.all_of(Requirement.is_in("app", self.one(WORK_LABELS["app"])))
         if by_id and self.rarely(2):
@@ -165,7 +165,7 @@ class Maker:
         return Preference(self.one(wants)(), self.one((1, 50, 100)))
 
     def ask(self, id: str, choice_count_max: int = 2, by_id: bool = True, one_in: int = 3) -> Ask:
-        """Once in `one_in` times it wants something special, of each kind on its own."""
+        """Each special field is used once in `one_in` times."""
 
         def choice() -> Choice:
             return Choice(self.resources(NEEDS), self.node_selector(by_id) if self.rarely(one_in) else ANYWHERE)
@@ -200,7 +200,7 @@ class Maker:
         )
 
     def simple_fact(self) -> Fact:
-        """A fact that need not know what happened before."""
+        """A fact that does not depend on earlier ones."""
         kinds: tuple[Callable[[], Fact], ...] = (
             lambda: AskSubmitted(self.ask(self.one(ASK_IDS))),
             lambda: NodeLeft(self.one(NODE_IDS)),
@@ -219,7 +219,7 @@ _NUMBERS_BELOW = [st.integers(0, max(0, n - 1)) for n in range(17)]
 
 @st.composite
 def made(draw: st.DrawFn, make: Callable[[Maker], T]) -> T:
-    """Whatever a maker makes, drawn by hypothesis."""
+    """A hypothesis strategy for what a maker makes."""
     return make(Maker(lambda n: draw(_NUMBERS_BELOW[n])))
 
 

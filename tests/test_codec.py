@@ -1,4 +1,4 @@
-"""Values as JSON: every class there and back, equal values as equal bytes, and slips refused in one sentence."""
+"""Values as JSON: every class there and back, equal values as equal bytes, and mistakes refused in one sentence."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stead.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
 from stead.codec import dumps, loads, plain
 from stead.engine import decisions as d
 from stead.engine import facts as f
 from stead.engine import reasons as r
 from stead.errors import Invalid
-from stead.labelling import NOWHERE, Labels, Requirement, Selector
-from stead.node import Node, NodeTemplate
-from stead.resources import Resources
-from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
+from stead.language.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
+from stead.language.labels import NOWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node, NodeTemplate
+from stead.language.resources import Resources
+from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
 
 SELECTOR = Selector(
     (
@@ -61,6 +61,8 @@ REASONS: list[r.Reason] = [
     r.KeptAway(APART),
     r.Skewed(SPREAD),
     r.Tainted(TAINT),
+    r.HasMember("zone"),
+    r.ApartFromGroup("node_id"),
     r.NeverFits("GPU", 20_000),
     r.ShortOf("CPU", 1),
     r.Reserved("a-9"),
@@ -74,11 +76,14 @@ FACTS: list[f.Fact] = [
     f.NodeLeft("n"),
     f.NodeLabelled("n", Labels({"zone": "b"}), ("rack", "row")),
     f.NodeTainted("n", TAINT),
+    f.NodeTainted("n", TAINT, 60.0, "02", "me"),
     f.NodeUntainted("n", "gpu", Effect.PREFER_NO_SCHEDULE),
     f.NodeUntainted("n", "gpu"),
+    f.NodeUntainted("n", "gpu", None, "job 02 has ended"),
     f.NodeDrained("n"),
     f.NodeDrained("n", False),
     f.NodeResized("n", Resources.of(CPU="2.5")),
+    f.NodeUsed("n", Resources.of(CPU="2.5"), 3),
     f.AskSubmitted(RICH),
     f.AskSubmitted(Ask("bare")),
     f.AsksSubmitted(RICH, 3, 40),
@@ -88,14 +93,18 @@ FACTS: list[f.Fact] = [
     f.GroupSubmitted(GROUP),
     f.GroupEnded("g"),
 ]
+VERDICT = d.Verdict(40, 0, REFUSALS, 2, 1, 3)
 DECISIONS: list[d.Decision] = [
     d.Placed("a-1", "n"),
     d.Placed("a-1", "n", 1),
     d.GroupPlaced("g", 1, (("m-1", "n"), ("m-2", "n"))),
-    d.Waiting(("a-1", "a-2"), REFUSALS),
+    d.Waiting(("a-1", "a-2"), (VERDICT,)),
+    d.Waiting(("g",), (VERDICT,), "m-2"),
+    d.Waiting(("g",)),
     d.Refused("a-1", d.NodeUnknown(("x", "y"))),
-    d.Refused("a-1", d.DeadlinePassed(5.0, REFUSALS)),
+    d.Refused("a-1", d.DeadlinePassed(5.0, (VERDICT,))),
     d.Evicted("a-1", "n", TAINT),
+    d.TaintExpired("n", TAINT),
     d.BatchDecided(PolicyName.FLOW, 3, 2, 100_002_100, 100_002_100, 1, 2),
     d.BatchDecided(PolicyName.FLOW_FGD, 1, 1, 100_000),
     d.Moved("a-1", "n", "m", 120),
@@ -190,7 +199,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize(("written", "kind", "sentence"), SLIPS, ids=lambda case: str(case)[:40])
-def test_a_slip_is_refused_in_one_sentence(written: str, kind: Any, sentence: str | None) -> None:
+def test_a_mistake_is_refused_in_one_sentence(written: str, kind: Any, sentence: str | None) -> None:
     with pytest.raises(Invalid) as refused:
         loads(written, kind)
     assert str(refused.value) == (sentence or 'GroupPlaced.members must be a list of 2, not ["a"]')
@@ -210,15 +219,15 @@ def test_a_number_that_json_lacks_is_refused(moment: float) -> None:
         dumps(f.ClockAdvanced(moment))
 
 
-def test_a_type_that_is_no_value_is_refused() -> None:
+def test_an_unsupported_type_is_refused() -> None:
     with pytest.raises(Invalid, match="cannot be written as JSON"):
         dumps(object())
     with pytest.raises(Invalid, match="cannot be read from JSON"):
         loads("{}", object)
 
 
-def test_writing_a_part_by_itself_does_not_change_how_it_is_written_inside_another() -> None:
-    """By itself it names its class; parts are remembered, and the name must not get into what is remembered."""
+def test_writing_a_part_alone_does_not_change_how_it_is_written_inside_another() -> None:
+    """Alone, it names its class; parts are cached, and the name must not get into the cache."""
     toleration = Toleration("written-alone-first")
     ask = Ask("a", tolerations=(toleration,))
     before = dumps(ask)

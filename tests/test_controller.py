@@ -1,34 +1,35 @@
-"""The one loop: facts in, decisions written down, then commands; and what a crash in between leaves."""
+"""The control loop: facts in, decisions written, then commands; and recovery from a crash in between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from stead import journal as journals
 from stead import solver
-from stead.asks import Ask, Group
 from stead.codec import dumps
 from stead.controller import Controller
 from stead.engine import Engine, Settings
-from stead.engine.decisions import Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, Superseded, replay
-from stead.labelling import NODE_ID, Requirement, Selector
-from stead.node import Node
-from stead.taints import Effect, Taint
+from stead.language.asks import Ask, Group
+from stead.language.labels import NODE_ID, Requirement, Selector
+from stead.language.nodes import Node, NodeTemplate
+from stead.language.taints import Effect, Taint
 
 
 class Recorder:
-    """A cluster that does nothing but take notes; `fails` makes it die at the first bind."""
+    """A cluster that only records calls; `fails` makes it crash at the first bind."""
 
     def __init__(self) -> None:
         self.time = 0.0
         self.coming: list[Fact] = []
         self.commands: list[str] = []
+        self.steps: list[tuple[Fact | Decision, ...]] = []
         self.fails = False
 
     def now(self) -> float:
@@ -49,8 +50,18 @@ class Recorder:
     def refuse(self, refused: Refused) -> None:
         self.commands.append(f"refuse {refused.id}")
 
-    def explain(self, waiting: Waiting) -> None:
-        self.commands.append(f"explain {', '.join(waiting.asks)}")
+    def tell(self, happened: Sequence[Fact | Decision]) -> None:
+        self.steps.append(tuple(happened))
+
+    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
+        raise NotImplementedError("no controller launches nodes by itself")
+
+    def retire(self, node: str) -> None:
+        raise NotImplementedError("no controller retires nodes by itself")
+
+
+class MovingRecorder(Recorder):
+    """A recorder that can move work."""
 
     def move(self, moved: Moved) -> None:
         self.commands.append(f"move {moved.ask} to {moved.target}")
@@ -59,8 +70,8 @@ class Recorder:
 NODE = NodeJoined(Node.of("n", {"CPU": 4}))
 
 
-def test_work_is_moved_where_the_settings_allow_it_and_a_batch_is_no_command() -> None:
-    cluster = Recorder()
+def test_work_is_moved_if_the_settings_allow_it_and_a_batch_needs_no_command() -> None:
+    cluster = MovingRecorder()
     controller = Controller(cluster, Engine(Settings(moves=1), solver.found()))
     packed = [Ask.of(name, {"CPU": 1}, policy="flow-pack") for name in ("first", "second", "third")]
     others = NodeJoined(Node.of("m", {"CPU": 4}))
@@ -82,13 +93,15 @@ def test_every_decision_becomes_its_command() -> None:
         AskSubmitted(Ask.of("lost", {}, nowhere)),
     ]
     controller.step()
-    assert sorted(cluster.commands) == ["bind fits", "bind g", "explain large", "refuse lost"]
+    assert sorted(cluster.commands) == ["bind fits", "bind g", "refuse lost"]
+    [step] = cluster.steps
+    assert [each.asks for each in step if isinstance(each, Waiting)] == [("large",)]
     cluster.coming, cluster.commands = [NodeTainted("n", Taint("out", "", Effect.NO_EXECUTE))], []
     controller.step()
     assert {"evict fits", "evict g-1", "evict g-2"} <= set(cluster.commands)
 
 
-def test_the_clock_comes_before_the_facts_of_its_moment() -> None:
+def test_the_clock_comes_before_the_facts_of_a_step() -> None:
     cluster = Recorder()
     cluster.time, cluster.coming = 7.0, [AskSubmitted(Ask.of("a", {"CPU": 1}, deadline=5.0))]
     decisions = Controller(cluster, Engine()).step()
@@ -119,7 +132,7 @@ def test_time_alone_is_a_reason_to_decide_when_a_deadline_is_due() -> None:
     assert cluster.commands == ["refuse large"]
 
 
-def test_nothing_is_bound_that_is_not_written_down(tmp_path: Path) -> None:
+def test_nothing_is_bound_before_it_is_written(tmp_path: Path) -> None:
     cluster = Recorder()
     cluster.fails, cluster.coming = True, [NODE, AskSubmitted(Ask.of("a", {"CPU": 1}))]
     with Journal.open(tmp_path / "j") as journal:
@@ -143,7 +156,7 @@ def test_nothing_is_bound_when_writing_fails(tmp_path: Path) -> None:
 
 
 def full(journal: Journal, is_full: bool = True) -> None:
-    """A disk without, or again with, room: SQLite itself then refuses to write."""
+    """A full disk, or one with space again: SQLite itself refuses to write."""
     pages = journal._connection.execute("PRAGMA page_count").fetchone()[0] if is_full else 1 << 30
     journal._connection.execute(f"PRAGMA max_page_count = {pages}")
 
@@ -175,7 +188,7 @@ def test_a_step_that_cannot_be_written_did_not_happen_and_is_taken_when_there_is
         assert dumps(replay(journal).checkpoint()) == dumps(controller.engine.checkpoint())
 
 
-def test_what_could_not_be_written_can_be_taken_back(tmp_path: Path) -> None:
+def test_facts_that_could_not_be_written_can_be_dropped(tmp_path: Path) -> None:
     cluster = Recorder()
     with Journal.open(tmp_path / "j") as journal:
         controller = Controller(cluster, Engine(), journal)
@@ -208,7 +221,7 @@ def test_a_step_that_the_engine_cannot_decide_did_not_happen(tmp_path: Path, mon
         assert dumps(controller.engine.checkpoint()) == dumps(replay(journal).checkpoint())
 
 
-def test_after_a_restart_replay_goes_on_with_the_engine_that_was_recovered(tmp_path: Path) -> None:
+def test_after_a_restart_replay_continues_with_the_recovered_engine(tmp_path: Path) -> None:
     cluster = Recorder()
     settings = Settings(seed=5)
     random = [AskSubmitted(Ask.of(f"x-{n}", {"CPU": 1}, policy="random")) for n in range(9)]
@@ -248,10 +261,10 @@ def test_after_a_crash_the_last_step_is_carried_out_again(tmp_path: Path) -> Non
         assert controller.engine.placed == {"a": "n"}
 
 
-def test_a_journal_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
+def test_a_journal_created_with_other_settings_is_refused(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "j", Settings(seed=1)) as journal:
         with pytest.raises(
-            Invalid, match=r"j was begun with .*seed=1,.*\), but the engine has .*seed=2,.*\); give both the same"
+            Invalid, match=r"j was created with .*seed=1,.*\), but the engine has .*seed=2,.*\); use the same settings"
         ):
             Controller(Recorder(), Engine(Settings(seed=2)), journal)
         Controller(Recorder(), Engine(Settings(seed=1)), journal)

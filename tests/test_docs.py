@@ -3,7 +3,7 @@
 On one page: ``python`` blocks share a namespace, and a ``text`` block right after one is its exact output;
 ``yaml`` blocks load as scenarios and are files when their first line is ``# file: name.yaml``;
 ``cluster.yaml`` is the Ray cluster that the rest of the page runs on, one for all pages, and a page leaves it as
-it was; ``served.yaml`` is a scenario that a service serves for the rest of the page while its time stands still
+it was; ``served.yaml`` is a scenario that a service serves for the rest of the page with its clock stopped
 (other files are then work and changes), and a page of docs/commands that links to the cluster of the index runs on
 that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands:
 of the Makefile, of stead, and installers.
@@ -26,15 +26,16 @@ from typing import Any
 import click
 import pytest
 
-from serving import serving, simulated
 from stead.cli import COMMANDS, main, stead
-from stead.sections import load_yaml
 from stead.sim.scenario import parse
+from stead.specs.sections import load_yaml
+from tests.serving import serving, simulated
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LANGUAGES = {"python", "text", "yaml", "console", "sh"}
 
+WRITE = os.environ.get("STEAD_GOLDEN") == "write"
 SERVED = "served.yaml"
 ELSEWHERE = "index.md#the-cluster-of-these-pages"
 """A page of docs/commands that links there runs on the cluster of that page."""
@@ -66,7 +67,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def run_python(block: Block, page: Path, names: dict[str, Any]) -> str:
     printed = io.StringIO()
-    # As many newlines before it as the page has lines, so that a traceback points at the page.
+    # Pad with newlines so that the line numbers of a traceback match the page.
     code = compile("\n" * block.line + block.body, name_of(page), "exec")
     with redirect_stdout(printed):
         exec(code, names)
@@ -80,13 +81,22 @@ def run_command(words: list[str]) -> str:
     return printed.getvalue()
 
 
-def check_console(body: str) -> None:
+def compare(page: Path, printed: str, expected: str, what: str) -> None:
+    """The output equals what the page shows; with STEAD_GOLDEN=write the page is rewritten instead."""
+    if printed != expected and expected and WRITE:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(text.replace(f"{expected}\n", f"{printed}\n", 1), encoding="utf-8")
+        return
+    assert printed == expected, what
+
+
+def check_console(body: str, page: Path) -> None:
     """Each command with the lines up to the next one."""
     for part in re.split(r"^\$ ", body, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         words = shlex.split(command)
         assert words[0] == "stead", f"console blocks show stead's commands, not {command!r}; use sh"
-        assert run_command(words[1:]).strip() == expected.strip(), f"the output of {command!r} differs"
+        compare(page, run_command(words[1:]).strip(), expected.strip(), f"the output of {command!r} differs")
 
 
 def check_shell(body: str) -> None:
@@ -116,7 +126,7 @@ def address_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[P
 
     def start(file: Path) -> str:
         pytest.importorskip("ray")
-        from stead.ray.local import LocalCluster, read_cluster_file
+        from stead.ray.local.local_cluster import LocalCluster, read_cluster_file
 
         text = file.read_text(encoding="utf-8")
         assert text in started or not started, "all pages show the same cluster.yaml, so that one cluster serves them"
@@ -135,7 +145,7 @@ def address_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[P
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Serves a scenario until the page ends; `stead` finds it there. The answer is its desk."""
+    """Serve a scenario until the page ends, so that `stead` commands use it. Returns its desk."""
     with ExitStack() as stack:
 
         def start(scenario: str) -> Any:
@@ -159,7 +169,7 @@ def served_elsewhere(page: Path) -> str | None:
 
 @pytest.fixture
 def detached() -> Iterator[None]:
-    """A page that has attached itself to a cluster is detached after it."""
+    """Detach after a page that attached to a cluster."""
     yield
     ray = sys.modules.get("ray")
     if ray and ray.is_initialized():
@@ -195,7 +205,8 @@ def test_every_block_of_the_page_runs(
             case "python":
                 printed = run_python(block, page, names)
             case "text" if block.follows:
-                assert printed.strip("\n") == block.body.strip("\n"), f"{where}: the example prints something else"
+                what = f"{where}: the example prints something else"
+                compare(page, printed.strip("\n"), block.body.strip("\n"), what)
             case "yaml":
                 found = re.match(r"# file: (\S+)\n", block.body)
                 if found:
@@ -209,7 +220,7 @@ def test_every_block_of_the_page_runs(
                 else:
                     parse(block.body)
             case "console":
-                check_console(block.body)
+                check_console(block.body, page)
             case "sh":
                 check_shell(block.body)
         assert block.language in LANGUAGES, f"{where}: say what the block is: {', '.join(sorted(LANGUAGES))}"
@@ -235,6 +246,6 @@ def test_every_link_of_the_page_leads_somewhere(page: Path) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The headings of a page as links name them."""
+    """The anchors of a page's headings."""
     found = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in found}

@@ -1,4 +1,4 @@
-"""What is not installed is named with the extra that brings it."""
+"""An error about a missing package names the extra that installs it."""
 
 from __future__ import annotations
 

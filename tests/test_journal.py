@@ -1,4 +1,4 @@
-"""The journal: what is written comes back and replays byte-equal; it has one writer and says when it is none."""
+"""The journal: steps are read back as written and replay byte-equal; it has one writer; other files are refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from stead.asks import Ask, PolicyName
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Placed
 from stead.engine.facts import AskEnded, AskSubmitted, ClockAdvanced, Fact, NodeJoined, NodeLeft
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, Superseded, Unreadable, replay
-from stead.node import Node
+from stead.language.asks import Ask, PolicyName
+from stead.language.nodes import Node
 
 STEPS: list[list[Fact]] = [
     [ClockAdvanced(1), NodeJoined(Node.of("a", {"CPU": 2})), NodeJoined(Node.of("b", {"CPU": 2}))],
@@ -43,7 +43,7 @@ def write(path: Path, settings: Settings | None = None) -> list[list[Decision]]:
 
 @pytest.fixture
 def tampered(path: Path) -> Iterator[sqlite3.Connection]:
-    """A written journal, open behind its back."""
+    """A SQLite connection to a written journal, to damage it."""
     write(path)
     connection = sqlite3.connect(path)
     yield connection
@@ -110,9 +110,9 @@ def test_a_journal_can_be_continued(path: Path) -> None:
         replay(journal)
 
 
-def test_a_journal_keeps_the_settings_it_began_with(path: Path) -> None:
+def test_a_journal_keeps_the_settings_it_was_created_with(path: Path) -> None:
     write(path, Settings(seed=1))
-    with pytest.raises(Invalid, match=r"was begun with Settings\(.*seed=1,.*\), so it cannot go on with .*seed=2"):
+    with pytest.raises(Invalid, match=r"was created with Settings\(.*seed=1,.*\), so it cannot be used with .*seed=2"):
         Journal.open(path, Settings(seed=2))
 
 
@@ -130,7 +130,7 @@ def test_an_older_writer_is_refused_once_another_has_opened_the_journal(path: Pa
 def test_a_reader_cannot_write(path: Path) -> None:
     write(path)
     with Journal.reading(path) as journal:
-        with pytest.raises(Invalid, match=r"is open for reading only; open it by Journal\.open to write to it"):
+        with pytest.raises(Invalid, match=r"is open for reading only; use Journal\.open to write to it"):
             journal.append([ClockAdvanced(1)], [])
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             journal._connection.execute("DELETE FROM steps")
@@ -151,7 +151,7 @@ def test_a_closed_journal_is_a_single_file_and_reading_leaves_nothing_beside_it(
     assert path.read_bytes() == before
 
 
-def test_the_last_to_close_leaves_a_single_file_whoever_it_is(path: Path) -> None:
+def test_the_last_to_close_leaves_a_single_file(path: Path) -> None:
     writer = Journal.open(path)
     reader = Journal.reading(path)
     writer.append([ClockAdvanced(1)], [])
@@ -192,7 +192,7 @@ def test_a_step_that_cannot_be_written_leaves_no_trace(path: Path) -> None:
 
 
 def test_an_interrupt_right_after_the_commit_stays_an_interrupt(path: Path) -> None:
-    """Between the commit and the next line anything may happen; what was committed stays committed."""
+    """An interrupt may come right after the commit; the step stays committed."""
 
     class Interrupting:
         def __init__(self, connection: sqlite3.Connection) -> None:
@@ -221,7 +221,9 @@ def test_a_missing_file_is_one_sentence(path: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", [Journal.open, Journal.reading], ids=["for writing", "for reading"])
-def test_a_file_that_is_no_database_is_one_sentence(path: Path, opened: Callable[[Path], Journal]) -> None:
+def test_a_file_that_is_not_a_database_is_refused_in_one_sentence(
+    path: Path, opened: Callable[[Path], Journal]
+) -> None:
     path.write_text("just some text, long enough to be no empty database " * 40)
     before = path.read_bytes()
     with pytest.raises(Unreadable, match="cannot be used as a journal: file is not a database"):
@@ -236,14 +238,14 @@ def test_a_database_of_someone_else_is_left_alone(path: Path, opened: Callable[[
     other.commit()
     other.close()
     before = path.read_bytes()
-    with pytest.raises(Unreadable, match="is not a journal of stead; give another file name"):
+    with pytest.raises(Unreadable, match="is not a stead journal; use another file name"):
         opened(path)
     assert path.read_bytes() == before
 
 
 def test_a_journal_of_another_version_is_refused(path: Path, tampered: sqlite3.Connection) -> None:
     tampered.execute("PRAGMA user_version = 99")
-    with pytest.raises(Unreadable, match="is a journal of version 99, but this stead reads version 3"):
+    with pytest.raises(Unreadable, match="is a journal of version 99, but this version of stead reads 4"):
         Journal.reading(path)
 
 
@@ -268,5 +270,5 @@ def test_a_torn_journal_says_where(path: Path, tampered: sqlite3.Connection, dam
 def test_a_journal_without_its_settings_is_damaged(path: Path, tampered: sqlite3.Connection) -> None:
     tampered.execute("DELETE FROM about WHERE name = 'settings'")
     tampered.commit()
-    with pytest.raises(Unreadable, match="is damaged: it does not say its settings"):
+    with pytest.raises(Unreadable, match="is damaged: it has no settings"):
         Journal.reading(path)

@@ -1,4 +1,4 @@
-"""Going on after a stop: the newest checkpoint and what was written after it, whatever an engine would decide today."""
+"""Recovery after a stop: the newest checkpoint and the steps after it, whatever an engine would decide today."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from stead import journal as journals
 from stead import solver
-from stead.asks import Ask, Choice, Group
 from stead.codec import dumps, loads
 from stead.engine import Engine, Settings
-from stead.engine.checkpoints import Checkpoint
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import (
     AskEnded,
@@ -28,13 +26,15 @@ from stead.engine.facts import (
     NodeJoined,
     NodeTainted,
 )
+from stead.engine.restart.checkpoints import Checkpoint
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, Unreadable, recover, replay
-from stead.labelling import Requirement, Selector
-from stead.node import Node
+from stead.language.asks import Ask, Choice, Group
+from stead.language.labels import Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.taints import Effect, Taint
 from stead.operate.history import replay_decision
-from stead.taints import Effect, Taint
-from strategies_for_tests import clusters, groups, simple_facts, some_asks
+from tests.strategies_for_tests import clusters, groups, simple_facts, some_asks
 
 NODES: list[Fact] = [ClockAdvanced(1), *(NodeJoined(Node.of(id, {"CPU": 2})) for id in ("a", "b"))]
 
@@ -51,7 +51,7 @@ def run(journal: Journal, engine: Engine, *steps: list[Fact]) -> None:
 
 
 def many(count: int, begin: int = 0) -> list[list[Fact]]:
-    """Steps in which one piece of work comes and the one before it ends."""
+    """Steps in which one piece of work is submitted and the previous one ends."""
     return [
         [ClockAdvanced(2.0 + n), AskSubmitted(Ask.of(f"x-{n}", {"CPU": 1})), AskEnded(f"x-{n - 1}")]
         for n in range(begin, begin + count)
@@ -64,7 +64,7 @@ def test_an_engine_is_recovered_from_the_newest_checkpoint_and_what_came_after(p
         run(journal, engine, NODES, *many(5))
         journal.keep(engine.checkpoint())
         run(journal, engine, *many(3, 5))
-    with sqlite3.connect(path) as behind:  # what lies before the checkpoint is not needed
+    with sqlite3.connect(path) as behind:  # the steps before the checkpoint are not needed
         behind.execute("UPDATE steps SET facts = 'damaged' WHERE number < 6")
     behind.close()
     with Journal.reading(path) as journal:
@@ -72,8 +72,8 @@ def test_an_engine_is_recovered_from_the_newest_checkpoint_and_what_came_after(p
     assert (again.now, again.placed, again.waiting) == (engine.now, engine.placed, engine.waiting)
 
 
-def test_recovery_takes_decisions_over_that_the_engine_would_not_make_today(path: Path) -> None:
-    """As another version, or another OR-tools, may: what was decided may have been carried out."""
+def test_recovery_keeps_decisions_that_the_engine_would_not_make_today(path: Path) -> None:
+    """Another version of stead or OR-tools may decide differently, but these decisions may have been carried out."""
     with Journal.open(path) as journal:
         journal.append([*NODES, AskSubmitted(Ask.of("x", {"CPU": 1}))], [Placed("x", "b")])
     with Journal.open(path) as journal:
@@ -84,14 +84,14 @@ def test_recovery_takes_decisions_over_that_the_engine_would_not_make_today(path
         assert engine.free("b")["CPU"] == 10_000
         journal.keep(engine.checkpoint())
         run(journal, engine, *many(2))
-        assert replay(journal, after=1).placed == engine.placed  # from the checkpoint on all is equal
+        assert replay(journal, after=1).placed == engine.placed  # from the checkpoint on, everything is equal
 
 
 SECOND = Group("g", ((Ask.of("g-1", {"CPU": 9}),), (Ask.of("g-2", {"CPU": 1}), Ask.of("g-3", {"CPU": 1}))))
 OUT = Taint("out", "", Effect.NO_EXECUTE)
 
 
-def test_every_kind_of_decision_is_taken_over() -> None:
+def test_every_kind_of_decision_is_recovered() -> None:
     engine = Engine(Settings(patience=None))
     nowhere = Selector.all_of(Requirement.is_in("node_id", "gone"))
     choices = (Choice(selector=nowhere), Choice())
@@ -104,7 +104,7 @@ def test_every_kind_of_decision_is_taken_over() -> None:
     twin.assume(decisions)
     assert (twin.placed, twin.waiting, dict(twin.groups)) == (engine.placed, engine.waiting, dict(engine.groups))
     assert [twin.free(id) for id in twin.nodes] == [engine.free(id) for id in engine.nodes]
-    assert twin.decide() == []  # nobody is told twice, and nobody evicted twice
+    assert twin.decide() == []  # nothing is reported or evicted twice
 
 
 def test_decisions_about_what_is_not_known_are_left_out() -> None:
@@ -128,10 +128,10 @@ GROUPED = groups().map(lambda group: list[Fact]([GroupSubmitted(group)]))
 
 @given(st.lists(SUBMITTED | simple_facts() | GROUPED, max_size=12), clusters())
 @settings(deadline=None, max_examples=150)
-def test_a_recovered_engine_holds_what_the_original_held(told: list[list[Fact]], cluster: list[Node]) -> None:
+def test_a_recovered_engine_holds_what_the_original_held(steps: list[list[Fact]], cluster: list[Node]) -> None:
     original, recovered = (Engine(Settings(patience=None), solver.found()) for _ in range(2))
     joined: list[Fact] = [NodeJoined(node) for node in cluster]
-    for number, facts in enumerate([joined, *told]):
+    for number, facts in enumerate([joined, *steps]):
         for engine in (original, recovered):
             engine.apply(ClockAdvanced(5.0 * number), *facts)
         recovered.assume(original.decide())
@@ -145,7 +145,7 @@ def test_a_recovered_engine_holds_what_the_original_held(told: list[list[Fact]],
     again.decide()
 
 
-def test_work_that_was_accepted_is_kept_although_or_tools_is_gone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_work_is_kept_even_if_or_tools_is_uninstalled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(solver=solver.found())
     with Journal.open(path) as journal:
         run(journal, engine, NODES, [AskSubmitted(Ask.of(f"x-{n}", {"CPU": 1}, policy="flow")) for n in range(6)])
@@ -164,10 +164,10 @@ def test_a_damaged_checkpoint_is_one_sentence_and_recovery_takes_an_older_one(pa
         journal._connection.execute("UPDATE checkpoints SET state = x'00'")
         with pytest.raises(Unreadable, match=r"the checkpoint after step 1 of .* is damaged"):
             journal.checkpoint(1)
-        assert recover(journal).nodes == engine.nodes  # from the one before it, or from the first step
+        assert recover(journal).nodes == engine.nodes  # from the previous checkpoint, or from the first step
 
 
-# -- what is kept, and how long
+# -- retention
 
 
 def kept(journal: Journal) -> tuple[int, int]:
@@ -211,13 +211,13 @@ def test_nothing_is_deleted_within_the_limits(path: Path) -> None:
 
 def test_a_past_decision_is_decided_again_from_the_checkpoint_before_it(path: Path) -> None:
     with journal_of(path, Engine()) as journal:
-        told: list[int] = []
-        found = replay_decision(journal, "x-25", None, told.append)
+        seen: list[int] = []
+        found = replay_decision(journal, "x-25", None, seen.append)
         assert (found.step, found.steps, found.oldest) == (27, 51, 1)
-        assert told == [22, 23, 24, 25, 26]
+        assert seen == [22, 23, 24, 25, 26]
 
 
-def test_what_was_deleted_is_said(path: Path) -> None:
+def test_asking_for_deleted_steps_is_refused(path: Path) -> None:
     with journal_of(path, Engine(), kept_bytes=4_000) as journal:
         oldest = kept(journal)[0]
         assert replay_decision(journal, "x-49").oldest == oldest
@@ -227,7 +227,7 @@ def test_what_was_deleted_is_said(path: Path) -> None:
             replay_decision(journal, "x-1")
 
 
-def test_a_checkpoint_is_due_after_so_many_steps_or_bytes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_is_due_after_a_number_of_steps_or_bytes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "CHECKPOINT_STEPS", 3)
     engine = Engine()
     with Journal.open(path) as journal:
@@ -246,7 +246,7 @@ def test_a_checkpoint_is_due_after_so_many_steps_or_bytes(path: Path, monkeypatc
     assert due == [False, True, True, False, True]
 
 
-def test_errors_cross_the_border_of_a_process() -> None:
+def test_errors_can_be_pickled() -> None:
     error = Diverged(3, [Placed("x", "a")], [])
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.step, again.written) == (str(error), 3, (Placed("x", "a"),))

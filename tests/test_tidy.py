@@ -1,6 +1,6 @@
 """The house style, checked: sizes, names, purity, dead files, and pages that must mention what exists.
 
-Rule: a failure names the file and what to do; a rule that needs an exception needs a better rule.
+Rule: a failure names the file and what to do. If a rule needs an exception, write a better rule.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "stead"
 
@@ -22,7 +24,15 @@ FUNCTION_LINES_MAX = 70
 NAMED_BY_PYTHON = {"data_received"}  # of asyncio.Protocol
 NAMES_NOT_USED = frozenset({"manager", "helper", "util", "handler", "info", "data", "context", "base", "impl", "v2"})
 
-ENTRY_POINTS = frozenset({"stead", "stead.cli", "stead.kubernetes.podspec"})
+ENTRY_POINTS = frozenset(
+    {
+        "stead",
+        "stead.cli",
+        "stead.kubernetes.podspec",
+        "stead.ray.local.idle_agent",
+        "stead.ray.local.setup_worker",
+    }
+)
 """Modules that people and scripts import; every other module must be imported by one of the package."""
 
 PURE = ("engine/", "planner.py")
@@ -89,7 +99,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def words(name: str) -> set[str]:
-    """The words of a name in any case: NodeTemplate and node_template are node and template; plurals count."""
+    """The words of a name: NodeTemplate and node_template give node and template; plurals count as singular."""
     parts = re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*", name)
     lowered = {part.lower() for part in parts}
     return lowered | {word.removesuffix("s") for word in lowered}
@@ -155,7 +165,7 @@ def test_no_test_sleeps(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TESTS, ids=name_of)
 def test_no_test_moves_the_clock_of_the_whole_process(path: Path) -> None:
-    """A service that another test left running would wait for a moment that never comes: give one module its clock."""
+    """A service left running by another test would wait forever: patch the clock of one module instead."""
     moved = re.findall(r"""setattr\((?:time,|f?["'][\w.]*\btime\.).*""", path.read_text(encoding="utf-8"))
     assert not moved, f"patch the module's name `time` instead: {moved}"
 
@@ -175,6 +185,11 @@ def test_a_skip_says_why(path: Path) -> None:
 def test_nothing_is_left_for_later(path: Path) -> None:
     found = re.findall(r"#.*\b(?:TO[D]O|FIX[M]E|X[X]X)\b.*", path.read_text(encoding="utf-8"))
     assert not found, f"finish it or open an issue: {found}"
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_what_takes_long_is_there(name: str) -> None:
+    assert (ROOT / "tests" / name).exists(), "take it from tests/conftest.py"
 
 
 def test_the_architecture_page_names_every_module() -> None:

@@ -1,7 +1,7 @@
-"""The command line: every command of `stead` by its name, and how a command ends.
+"""The command line: the list of commands, and the exit code of each run.
 
-Rule: a command is loaded when it is called, so that `stead --help` answers at once. Exit codes: 0 done, 1 refused or
-not found, 2 wrong usage, 130 interrupted. An error is one sentence on stderr, never a traceback.
+Rule: a command's module is imported only when that command runs, so `stead --help` is fast. Exit codes: 0 success,
+1 refused or not found, 2 wrong usage, 130 interrupted. An error is one sentence on stderr, never a traceback.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "See the cluster": {
-        "status": ("stead.commands.work", "The cluster in numbers."),
-        "nodes": ("stead.commands.nodes", "List the nodes: labels, taints, what is free."),
-        "work": ("stead.commands.work", "List the work: what waits, then what runs."),
-        "groups": ("stead.commands.work", "List the groups."),
-        "describe": ("stead.commands.describing", "Tell all that is known about a node, work or a group."),
-        "top": ("stead.commands.tops", "Show which nodes are the fullest, or who uses the most."),
-        "events": ("stead.commands.work", "Tell what happened: what waits and why, taints, labels."),
+        "status": ("stead.commands.work", "Show the cluster in numbers."),
+        "nodes": ("stead.commands.nodes", "List nodes with labels, taints and free resources."),
+        "work": ("stead.commands.work", "List work: pending first, then running."),
+        "groups": ("stead.commands.work", "List groups."),
+        "describe": ("stead.commands.describing", "Show all details of a node, a piece of work or a group."),
+        "top": ("stead.commands.tops", "Show the fullest nodes, or who uses the most resources."),
+        "events": ("stead.commands.work", "Show events: pending work and why, taints, labels."),
     },
-    "Ask": {
-        "why": ("stead.commands.asking", "Say why something waits, or is where it is."),
-        "what-if": ("stead.commands.trying", "Show what changes would do, without making them."),
-        "lint": ("stead.commands.asking", "Find what work asks for and nothing has."),
-        "replay": ("stead.commands.asking", "Decide something of the past again and compare."),
+    "Explain and preview": {
+        "why": ("stead.commands.asking", "Explain why work is pending, or why it runs where it does."),
+        "what-if": ("stead.commands.what_if", "Preview changes without applying them."),
+        "lint": ("stead.commands.asking", "Find what work asks for and no node has."),
+        "replay": ("stead.commands.asking", "Replay past decisions and compare."),
     },
     "Change the cluster": {
-        "taint": ("stead.commands.nodes", "Set and remove taints of a running node."),
-        "label": ("stead.commands.nodes", "Set and remove labels of a running node."),
-        "drain": ("stead.commands.nodes", "Let a node take no new work."),
-        "uncordon": ("stead.commands.nodes", "Let a drained node take work again."),
+        "taint": ("stead.commands.nodes", "Set or remove taints of running nodes."),
+        "label": ("stead.commands.nodes", "Set or remove labels of running nodes."),
+        "drain": ("stead.commands.nodes", "Stop placing new work on a node."),
+        "uncordon": ("stead.commands.nodes", "Let a drained node take new work again."),
         "audit": ("stead.commands.auditing", "Show who changed what."),
-        "undo": ("stead.commands.auditing", "Take a change back."),
+        "undo": ("stead.commands.auditing", "Undo a change."),
     },
-    "Run it": {
+    "Run stead": {
         "start": ("stead.commands.starting", "Start a Ray node with labels and taints."),
         "up": ("stead.commands.starting", "Run several Ray nodes on this machine."),
         "serve": ("stead.commands.serving", "Serve the REST API and the web pages."),
-        "token": ("stead.commands.serving", "Make, list and take back tokens for the service."),
-        "context": ("stead.commands.saving", "Save services by name, each with its own token."),
+        "token": ("stead.commands.serving", "Create, list and revoke tokens for the service."),
+        "context": ("stead.commands.saving_services", "Save services by name, each with its own token."),
         "sim": ("stead.commands.simulating", "Run a scenario in virtual time."),
-        "demo": ("stead.commands.starting", "Show it all on five Ray nodes on this machine."),
+        "demo": ("stead.commands.starting", "Run a demo on five Ray nodes on this machine."),
         "completion": ("stead.commands.completing", "Print the script for shell completion."),
     },
 }
-"""Each command by what it is for: the module that has it, and one line for the help."""
+"""All commands by purpose: for each, the module that defines it and its line in the help."""
 
 _PLACES = {name: place for section in COMMANDS.values() for name, place in section.items()}
 
 
-class Lazy(click.Group):
-    """A group that knows its commands by name, and loads one when it is called."""
+class LazyGroup(click.Group):
+    """A group that imports a command only when it runs."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(_PLACES)
@@ -81,13 +81,13 @@ class Lazy(click.Group):
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in COMMANDS.items():
             with formatter.section(title):
-                formatter.write_dl([(name, said) for name, (_, said) in section.items()])
+                formatter.write_dl([(name, summary) for name, (_, summary) in section.items()])
 
 
-@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="stead", message="%(prog)s %(version)s")
 def stead() -> None:
-    """stead puts work in its place, and says in plain words why something waits.
+    """A scheduler for Ray and Kubernetes that explains why work is pending.
 
     \b
     Examples:
@@ -111,22 +111,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.UsageError as error:
         where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        _say(f"{error.format_message()}{where}")
+        _print_error(f"{error.format_message()}{where}")
         return USAGE
     except Invalid as error:
-        _say(error)
+        _print_error(error)
         return REFUSED
     except OSError as error:
-        _say(f"{error.filename or 'the output'} cannot be used: {error.strerror}")
+        _print_error(f"{error.filename or 'the output'} cannot be used: {error.strerror}")
         return REFUSED
     except (MemoryError, OverflowError):
-        click.echo("stead: this is too large for the memory of this machine; take smaller counts", err=True)
+        click.echo("stead: this needs more memory than this machine has; use smaller counts", err=True)
         return REFUSED
     except (click.Abort, KeyboardInterrupt):
         click.echo("stead: interrupted", err=True)
         return INTERRUPTED
 
 
-def _say(said: object) -> None:
-    """One line, whatever was quoted in it."""
-    click.echo(f"stead: {sentence(said)}", err=True)
+def _print_error(error: object) -> None:
+    """Print one line, even if the message quotes line breaks."""
+    click.echo(f"stead: {sentence(error)}", err=True)

@@ -1,9 +1,9 @@
 """Facts, decisions and asks as JSON: one way to write each value, so equal values are equal bytes.
 
-Rule: the type hints are the format. A frozen dataclass is an object of its fields without those that
-have their default; where a class could be one of several, the object says which under the key ``is``
-(no field can be called that). Sets are sorted lists, labels and resources are objects, amounts are
-units. What was written in an unknown form is refused in one sentence, never guessed.
+Rule: the type hints are the format. A frozen dataclass becomes an object of its fields; fields with their default value
+are left out. Where a value can be of several classes, the key ``is`` names the class (no field can have that name).
+Sets are sorted lists, labels and resources are objects, amounts are in units. Unknown forms are refused in one
+sentence, never guessed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from operator import index
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from stead.asks import Affinity, Choice, Preference, Spread
 from stead.errors import Invalid, did_you_mean
-from stead.labelling import Labels
-from stead.resources import Resources
-from stead.taints import Taint, Toleration
+from stead.language.asks import Affinity, Choice, Preference, Spread
+from stead.language.labels import Labels
+from stead.language.resources import Resources
+from stead.language.taints import Taint, Toleration
 
 TAG = "is"
-"""The key that names the class of an object; a Python keyword, so never the name of a field."""
+"""The key that names an object's class. It is a Python keyword, so no field can have this name."""
 
 REPEATED = frozenset({Affinity, Choice, Preference, Spread, Taint, Toleration})
-"""Parts that thousands of asks or decisions have in common: written and read once, then remembered (and shared)."""
+"""Classes whose values repeat in thousands of asks or decisions: encoded and decoded once, then cached and shared."""
 
-REMEMBERED_MAX = 10_000
+CACHED_MAX = 10_000
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
@@ -57,7 +57,7 @@ def loads(text: bytes | str, kind: Any) -> Any:
 
 
 def plain(value: object) -> Any:
-    """A value as dicts, lists, strings and numbers; every dataclass at the top names its class."""
+    """A value as dicts, lists, strings and numbers; a dataclass at the top level names its class."""
     kind: Any = type(value)
     if _has_fields(kind):
         return _tagged_encoder(kind)(value)
@@ -70,7 +70,7 @@ def _has_fields(kind: Any) -> bool:
     return is_dataclass(kind)
 
 
-# Writing. An encoder is made once per type and then only runs.
+# Writing. Each type gets its encoder once.
 
 
 @cache
@@ -129,7 +129,7 @@ def _union_encoder(options: tuple[Any, ...]) -> Encoder:
         return _optional(_class_encoder(classes[0])) if len(classes) == 1 else _optional(_by_class)
     if len(rest) == 1 and not classes:
         return _optional(_encoder(rest[0]))
-    raise Invalid(f"a union of {options!r} cannot be told apart in JSON")
+    raise Invalid(f"JSON cannot distinguish the members of the union {options!r}")
 
 
 def _optional(encode: Encoder) -> Encoder:
@@ -153,7 +153,7 @@ def _class_encoder(kind: Any) -> Encoder:
             if (part := getattr(value, name)) is not default and part != default
         }
 
-    return lru_cache(REMEMBERED_MAX)(encode) if kind in REPEATED else encode
+    return lru_cache(CACHED_MAX)(encode) if kind in REPEATED else encode
 
 
 @cache
@@ -161,17 +161,17 @@ def _tagged_encoder(kind: Any) -> Encoder:
     encode, name = _class_encoder(kind), kind.__name__
 
     def encode_with_name(value: Any) -> dict[str, Any]:
-        return {**encode(value), TAG: name}  # a new one: what the encoder gives may be remembered
+        return {**encode(value), TAG: name}  # a new dict: the encoder's own may be cached
 
     return encode_with_name
 
 
 def _default(field: Any) -> Any:
-    """The field's default; MISSING, which equals no value, when it has none."""
+    """The field's default; MISSING, which equals no value, if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-# Reading. A decoder is made once per type; it checks what it reads.
+# Reading. Each type gets its decoder once; it checks what it reads.
 
 
 @cache
@@ -293,7 +293,7 @@ def _union_decoder(options: tuple[Any, ...]) -> Decoder:
 
 
 def _tagged_decoder(classes: Mapping[str, Any]) -> Decoder:
-    decoders: dict[str, Decoder] = {}  # filled at first use: a union may contain what contains it
+    decoders: dict[str, Decoder] = {}  # filled at first use, because unions may be recursive
 
     def decode(value: Any) -> Any:
         name = value.get(TAG) if type(value) is dict else None
@@ -335,18 +335,18 @@ def _class_decoder(kind: Any) -> Decoder:
                 raise Invalid(f"{name} needs the field {key!r}")
         return kind(**given)
 
-    return _remembering(decode) if kind in REPEATED else decode
+    return _cached(decode) if kind in REPEATED else decode
 
 
-def _remembering(decode: Decoder) -> Decoder:
-    """The same decoder, which gives back the value it made when it reads the same again."""
+def _cached(decode: Decoder) -> Decoder:
+    """The same decoder with a cache: equal input gives the same object."""
     known: dict[bytes, Any] = {}
 
     def decode_once(value: Any) -> Any:
-        key = marshal.dumps(value, 2)  # only a key, and the cheapest; version 2 writes equal values alike
+        key = marshal.dumps(value, 2)  # only a cache key; marshal version 2 writes equal values as equal bytes
         found = known.get(key)
         if found is None:
-            if len(known) >= REMEMBERED_MAX:
+            if len(known) >= CACHED_MAX:
                 known.clear()
             found = known[key] = decode(value)
         return found

@@ -1,18 +1,18 @@
-"""The one loop: a cluster's facts -> the engine -> commands to the cluster.
+"""The control loop: a cluster's facts -> the engine -> commands to the cluster.
 
-Rule: the controller contains no scheduling rule and knows no cluster. What it does is written to the journal before it
-is done, so after a crash the journal says everything that may have happened. A step that cannot be written did not
-happen: nothing is carried out, and the engine is again as the journal has it.
+Rule: the controller contains no scheduling rule and depends on no specific cluster. It writes each step to the journal
+before it acts, so after a crash the journal holds everything that may have happened. If a step cannot be written, it is
+dropped: nothing is carried out, and the engine returns to the state in the journal.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stead.engine import Engine
 from stead.engine.decisions import (
@@ -24,19 +24,21 @@ from stead.engine.decisions import (
     Moved,
     Placed,
     Refused,
+    TaintExpired,
     Waiting,
 )
 from stead.engine.facts import ClockAdvanced, Fact
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, recover
+from stead.language.nodes import NodeId, NodeTemplate
 
 
 class Cluster(Protocol):
-    """What the controller needs of a place where work runs: Ray, Kubernetes, the simulator.
+    """What the controller needs from a cluster: Ray, Kubernetes or the simulator.
 
-    Commands return at once. Whether they worked arrives later as a fact: `AskRunning` when bound work
-    runs, `AskLost` when a bind failed or work was evicted. After a crash the last commands come again,
-    so each must do nothing when it is already done.
+    Commands return at once. The result arrives later as a fact: `AskRunning` when bound work runs, `AskLost` when a
+    bind failed or work was evicted, `NodeJoined` when a node was launched. After a crash the controller repeats its
+    last commands, so every command must be idempotent.
     """
 
     def now(self) -> float:
@@ -46,35 +48,46 @@ class Cluster(Protocol):
         """What happened since the last call, in order."""
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
-        """Run the ask, or all members of the group, on the nodes chosen."""
+        """Run the ask, or all members of the group, on the chosen nodes."""
 
     def evict(self, evicted: Evicted) -> None:
-        """End the work; it may be placed again."""
+        """Stop the work; it may be placed again."""
 
     def refuse(self, refused: Refused) -> None:
         """Fail the work: it will not be placed."""
 
-    def explain(self, waiting: Waiting) -> None:
-        """Show why the work waits."""
+    def tell(self, happened: Sequence[Fact | Decision]) -> None:
+        """Publish one step to users: its facts and its decisions. `event_of` turns them into events."""
+
+    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
+        """Request nodes like these. Each call replaces the previous request."""
+
+    def retire(self, node: NodeId) -> None:
+        """Release the node once nothing runs there."""
+
+
+@runtime_checkable
+class MovesWork(Protocol):
+    """A cluster that can move running work. Settings allow `moves` only there."""
 
     def move(self, moved: Moved) -> None:
-        """Run the work on the other node from now on. Asked only of clusters whose settings allow moves."""
+        """Run the work on the other node from now on."""
 
 
 DECISION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the classes in which a tally counts how long decisions took; one more class has the rest."""
+"""Upper bounds of the histogram buckets for decision times; one more bucket holds the rest."""
 
 NO_REASON = "other"
-"""The code under which work is counted that no single node refuses: the members of a group do not fit together."""
+"""The code for pending work that no single node refuses: the members of a group do not fit together."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a controller decided since it began, as counts that only grow.
+    """Counters of what a controller has decided since it started.
 
-    `placed`, `moved` and `evicted` count pieces of work, a group by its members. `refusals` count how often work, or a
-    group, was told that it has to wait or will not run, by the code of the reason; several reasons count once each.
-    `took` counts the steps by how long their decisions took, in classes with the bounds `DECISION_BOUNDS_S`.
+    `placed`, `moved` and `evicted` count pieces of work; each member of a group counts. `refusals` counts, by reason
+    code, how often work or a group was reported as pending or refused; several reasons count once each. `took` is a
+    histogram of decision times, with the bucket bounds `DECISION_BOUNDS_S`.
     """
 
     placed: int = 0
@@ -85,7 +98,7 @@ class Tally:
     seconds: float = 0.0
 
     def count(self, decisions: Iterable[Decision], seconds: float) -> None:
-        """Count what one step decided, in so many seconds."""
+        """Count the decisions of one step and the time they took."""
         self.took[bisect_left(DECISION_BOUNDS_S, seconds)] += 1
         self.seconds += seconds
         for decision in decisions:
@@ -98,8 +111,8 @@ class Tally:
                     self.moved += 1
                 case Evicted():
                     self.evicted += 1
-                case Waiting(asks, refusals):
-                    codes = {each.reason.code for each in refusals if each.nodes} or {NO_REASON}
+                case Waiting(asks):
+                    codes = {each.reason.code for each in decision.refusals if each.nodes} or {NO_REASON}
                     self._refuse(codes, len(asks))
                 case Refused(cause=cause):
                     self._refuse(["deadline-passed" if isinstance(cause, DeadlinePassed) else "node-unknown"])
@@ -109,27 +122,29 @@ class Tally:
             self.refusals[code] = self.refusals.get(code, 0) + times
 
     def copy(self) -> Tally:
-        """The counts of now, which nobody changes any more."""
+        """A copy that later steps do not change."""
         return replace(self, refusals=dict(self.refusals), took=list(self.took))
 
 
 class Controller:
-    """`tally` is what it counts in; its own, if none is given."""
+    """Runs the control loop, one `step` at a time. It counts in `tally`, or in a new one if you give none."""
 
     def __init__(
         self, cluster: Cluster, engine: Engine, journal: Journal | None = None, tally: Tally | None = None
     ) -> None:
         if journal is not None and journal.settings != engine.settings:
             raise Invalid(
-                f"{journal.path} was begun with {journal.settings}, but the engine has {engine.settings};"
-                " give both the same, for example Journal.open(path, engine.settings)"
+                f"{journal.path} was created with {journal.settings}, but the engine has {engine.settings};"
+                " use the same settings for both, for example Journal.open(path, engine.settings)"
             )
+        if engine.settings.moves and not isinstance(cluster, MovesWork):
+            raise Invalid("this cluster cannot move running work; leave the setting `moves` at 0")
         self.cluster = cluster
         self.engine = engine
         self.journal = journal
         self.tally = Tally() if tally is None else tally
         self.has_failed = False
-        """Whether the last step was not taken: the engine could not decide it, or the journal could not be written."""
+        """Whether the last step failed: the engine could not decide, or the journal could not be written."""
         self._is_ahead = False
         self._unwritten: list[Fact] = []
 
@@ -137,22 +152,22 @@ class Controller:
     def resumed(
         cls, cluster: Cluster, journal: Journal, engine: Engine | None = None, tally: Tally | None = None
     ) -> Controller:
-        """A controller that goes on where the journal ends, with the engine recovered from it.
+        """A controller that continues where the journal ends, with the engine recovered from it.
 
-        The last step was written but perhaps not carried out, so it is carried out (again).
+        The last step was written but perhaps not carried out, so its decisions are carried out again.
         """
         controller = cls(cluster, engine or recover(journal), journal, tally)
         last = journal.last()
         if last is not None:
-            journal.keep(controller.engine.checkpoint())  # from here on, replay goes on with this engine
+            journal.keep(controller.engine.checkpoint())  # replay continues from this checkpoint
         for decision in last.decisions if last else ():
             controller._carry_out(decision)
         return controller
 
     def step(self) -> list[Decision]:
-        """Once around: hear, decide, write down, act. Cheap when nothing happened.
+        """One turn of the loop: read facts, decide, write the journal, act. Cheap when nothing happened.
 
-        If the journal cannot be written, the facts are kept and heard again by the next step.
+        If the journal cannot be written, the facts are kept and applied again in the next step.
         """
         if self._is_ahead:
             self._go_back()
@@ -163,13 +178,14 @@ class Controller:
         decisions = self._decide(facts)
         for decision in decisions:
             self._carry_out(decision)
+        self.cluster.tell((*facts, *decisions))
         if self.journal is not None and self.journal.is_checkpoint_due:
             with suppress(Unwritable):  # the step itself is written; the next one tries again
                 self.journal.keep(self.engine.checkpoint())
         return decisions
 
     def _decide(self, facts: list[Fact]) -> list[Decision]:
-        """Decide, and write it down; or be as before."""
+        """Decide and write the step to the journal; on failure, restore the engine."""
         self._unwritten = []
         try:
             began = time.perf_counter()
@@ -189,13 +205,13 @@ class Controller:
         return decisions
 
     def _go_back(self) -> None:
-        """Make the engine again what the journal says; without a journal there is no way back."""
+        """Restore the engine from the journal. Without a journal it keeps its state."""
         if self.journal is not None:
             self.engine.become(recover(self.journal))
         self._is_ahead = False
 
     def take_back(self, *facts: Fact) -> bool:
-        """Forget facts that could not be written, because whoever told them was told so. False: they are written."""
+        """Drop facts that could not be written, after their sender got an error. False: they were written."""
         if not all(fact in self._unwritten for fact in facts):
             return False
         for fact in facts:
@@ -203,13 +219,13 @@ class Controller:
         return True
 
     def _is_due(self, now: float) -> bool:
-        """Whether time alone could change a decision by now: a deadline, an eviction, patience at its end."""
+        """Whether a deadline, an eviction or the end of `patience` is due."""
         moment = self.next_moment
         return moment is not None and moment <= now
 
     @property
     def next_moment(self) -> float | None:
-        """When the next step is due, if nothing happens before; None if it then never is."""
+        """When the next step is due if no fact arrives before; None if never."""
         return self.engine.now if self._unwritten else self.engine.next_moment
 
     def _carry_out(self, decision: Decision) -> None:
@@ -220,9 +236,8 @@ class Controller:
                 self.cluster.evict(decision)
             case Refused():
                 self.cluster.refuse(decision)
-            case Waiting():
-                self.cluster.explain(decision)
             case Moved():
+                assert isinstance(self.cluster, MovesWork), "settings allow moves only there"
                 self.cluster.move(decision)
-            case BatchDecided():
-                pass  # news for people; nothing is to be done
+            case Waiting() | BatchDecided() | TaintExpired():
+                pass  # published as events; the cluster has nothing to do

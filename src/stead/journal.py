@@ -1,10 +1,11 @@
-"""Facts and decisions on disk, checkpoints of the engine beside them, and the replay that proves them.
+"""The journal: facts, decisions and engine checkpoints on disk, and the replay that verifies them.
 
-Rule: one step of the controller is one row, written in one transaction before anything is bound. Whoever opened the
-journal last may write to it; an older writer, say a controller that hung and came back, is refused. A row holds exactly
-what the engine saw and said. To go on after a stop, the newest checkpoint and the rows after it are enough, and nothing
-is decided again (`recover`). Deciding again (`replay`) is a check: it gives the same bytes or names the first step that
-differs. Old steps and checkpoints are deleted by age and size, never those from the newest checkpoint on.
+Rule: one step of the controller is one row, written in one transaction before anything is bound. Only the process that
+opened the journal last may write to it; an older writer, such as a controller that hung and came back, is refused. A
+row holds exactly the facts the engine got and the decisions it made. `recover` restores the engine from the newest
+checkpoint and the rows after it, and decides nothing again. `replay` decides again as a check: it gets the same bytes
+or names the first step that differs. Old steps and checkpoints are deleted by age and size; the newest checkpoint and
+all later steps are always kept.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ from typing import Any, Self, cast
 from stead import solver
 from stead.codec import dumps, loads
 from stead.engine import Engine, Settings
-from stead.engine.checkpoints import Checkpoint
 from stead.engine.decisions import Decision
 from stead.engine.facts import Fact
+from stead.engine.restart.checkpoints import Checkpoint
 from stead.errors import Invalid, Unwritable
 
-VERSION = 3
-"""The form of the tables. A journal of another version is refused, never converted in place."""
+VERSION = 4
+"""The version of the table schema. A journal of another version is refused, never converted in place."""
 
 KEPT_S = 7 * 86400.0
 KEPT_BYTES = 1_000_000_000
-"""Steps older than this, or beyond this much, are deleted."""
+"""Steps beyond this age or total size are deleted."""
 
 CHECKPOINT_STEPS = 1_000
 CHECKPOINT_BYTES = 1_000_000
 STATE_TIMES = 8
-"""A checkpoint is due after this many steps, or bytes of steps; with a large state, after so many times its bytes, so
-that neither writing it nor reading the steps after it is most of the work."""
+"""A checkpoint is due after this many steps or bytes of steps. For a large state, the byte limit is STATE_TIMES its
+size. This balances the cost of writing checkpoints against the cost of reading the steps after them."""
 
-_APPLICATION_ID = 0x53544541  # "STEA", in the header of the file: tells our SQLite files from others
+_APPLICATION_ID = 0x53544541  # "STEA", in the file header: marks a SQLite file as a stead journal
 _TABLES = """
     CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL);
     CREATE TABLE steps (number INTEGER PRIMARY KEY, facts BLOB NOT NULL, decisions BLOB NOT NULL);
     CREATE TABLE checkpoints (step INTEGER PRIMARY KEY, at REAL NOT NULL, bytes INTEGER NOT NULL, state BLOB NOT NULL);
 """
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_FORMAT})
-"""Errors of SQLite that say that the file is at fault, not the disk it is on."""
+"""SQLite errors that mean a damaged file rather than a failing disk."""
 
 
 class Unreadable(Invalid):
-    """The file is not a journal, or a damaged one."""
+    """The file is not a journal, or it is damaged."""
 
 
 class Superseded(Invalid):
@@ -59,7 +60,7 @@ class Superseded(Invalid):
 
 
 class Diverged(Invalid):
-    """Deciding again did not give what the journal says; `step` is the first that differs."""
+    """A replay decided differently from the journal; `step` is the first step that differs."""
 
     def __init__(self, step: int, written: Sequence[Decision], decided: Sequence[Decision]) -> None:
         self.step, self.written, self.decided = step, tuple(written), tuple(decided)
@@ -70,7 +71,7 @@ class Diverged(Invalid):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """An error crosses the border of a process by its arguments, which are not its words."""
+        """Pickle by the constructor's arguments; the default would pass the message."""
         return Diverged, (self.step, self.written, self.decided)
 
 
@@ -80,7 +81,7 @@ def _shown(decision: Decision | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One step: what the engine was told, and what it then decided."""
+    """One step: the facts the engine got, and the decisions it made."""
 
     step: int
     facts: tuple[Fact, ...]
@@ -88,12 +89,12 @@ class Entry:
 
 
 class Journal:
-    """An open journal. `open` writes, `reading` only reads; both are to be closed, best by ``with``."""
+    """An open journal: `open` it to write, or `reading` to only read. Close it, best with a ``with`` statement."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, epoch: int | None) -> None:
         self.path = path
         self._connection = connection
-        self._epoch = epoch  # None: only reads
+        self._epoch = epoch  # None: read-only
         self.settings: Settings = loads(self._about("settings"), Settings)
         self.kept_s, self.kept_bytes = KEPT_S, KEPT_BYTES
         self._steps_since, self._bytes_since = self._since(self.newest_checkpoint)
@@ -103,13 +104,13 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings | None = None) -> Journal:
-        """For writing. A new journal begins with `settings`; an old one keeps its own, and the two must agree."""
+        """Open for writing. A new journal stores `settings`; an existing one must have the same settings."""
         path = Path(path)
-        with _in_words(path), writing(path):
+        with _sqlite_errors_as_sentences(path), writing(path):
             connection = _connect(path.resolve().as_uri())
             try:
                 if not _is_empty(connection):
-                    _check_kind(path, connection)  # before anything is written: it may be someone else's file
+                    _check_kind(path, connection)  # before any write: the file may belong to another program
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("BEGIN IMMEDIATE")
                 if _is_empty(connection):
@@ -119,7 +120,7 @@ class Journal:
                 connection.execute("COMMIT")
                 journal = cls(path, connection, epoch)
                 if settings is not None and settings != journal.settings:
-                    raise Invalid(f"{path} was begun with {journal.settings}, so it cannot go on with {settings}")
+                    raise Invalid(f"{path} was created with {journal.settings}, so it cannot be used with {settings}")
             except BaseException:
                 connection.close()
                 raise
@@ -127,15 +128,15 @@ class Journal:
 
     @classmethod
     def reading(cls, path: Path | str) -> Journal:
-        """For reading; a writer may be at work meanwhile.
+        """Open for reading, also while another process writes.
 
-        The connection could write but is told not to: only such a one, when it is the last, takes SQLite's own
-        files beside the journal (-wal, -shm) away again.
+        The connection opens in write mode but forbids writes: only then does SQLite delete its -wal and -shm files when
+        the last connection closes.
         """
         path = Path(path)
         if not path.is_file():
             raise Unreadable(f"there is no journal at {path}")
-        with _in_words(path):
+        with _sqlite_errors_as_sentences(path):
             connection = _connect(f"{path.resolve().as_uri()}?mode=rw")
             try:
                 connection.execute("PRAGMA query_only = ON")
@@ -146,7 +147,7 @@ class Journal:
                 raise
 
     def append(self, facts: Iterable[Fact], decisions: Iterable[Decision]) -> int:
-        """Write one step, durably, and return its number."""
+        """Write one step durably and return its number."""
         row = (dumps(list(facts)), dumps(list(decisions)))
         with self._writing() as connection:
             number = connection.execute("INSERT INTO steps (facts, decisions) VALUES (?, ?)", row).lastrowid
@@ -162,7 +163,7 @@ class Journal:
         return self._steps_since >= CHECKPOINT_STEPS or self._bytes_since >= most
 
     def keep(self, state: Checkpoint) -> None:
-        """Write a checkpoint: the engine as it is after the last step. Then delete what is older than is kept."""
+        """Write a checkpoint of the engine after the last step, then delete expired steps."""
         written = dumps(state)
         row = (time.time(), self._bytes_since, zlib.compress(written, 1))
         with self._writing() as connection:
@@ -175,7 +176,7 @@ class Journal:
         self._state_bytes = len(written)
 
     def _prune(self, connection: sqlite3.Connection) -> None:
-        """Delete the oldest steps, up to a checkpoint: what is left can be decided again from there."""
+        """Delete the oldest steps up to a checkpoint, so that the rest can be replayed from it."""
         found = connection.execute("SELECT step, at, bytes FROM checkpoints ORDER BY step DESC").fetchall()
         base, size = found[0][0], 0
         for (_, at, added), (before, *_) in zip(found, [*found[1:], (0,)], strict=True):
@@ -189,36 +190,36 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction of the latest writer: all of it, or nothing."""
+        """One transaction, refused unless this is the latest writer."""
         if self._epoch is None:
-            raise Invalid(f"{self.path} is open for reading only; open it by Journal.open to write to it")
-        with _in_words(self.path), writing(self.path):
+            raise Invalid(f"{self.path} is open for reading only; use Journal.open to write to it")
+        with _sqlite_errors_as_sentences(self.path), writing(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 self.check()
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # An interrupt may come after the commit: then there is nothing to take back.
+                # After an interrupt that follows the commit, there is nothing to roll back.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
 
     def check(self) -> None:
-        """Raise `Superseded` if another writer opened the journal since."""
-        with _in_words(self.path):
+        """Raise `Superseded` if another writer has opened the journal since."""
+        with _sqlite_errors_as_sentences(self.path):
             if self._epoch is not None and self._about("epoch") != self._epoch:
                 raise Superseded(f"{self.path} was opened by another writer, so this one may not write to it")
 
     def read(self, after: int | None = None) -> Iterator[Entry]:
-        """All steps that can be decided again, or those after one of them; oldest first."""
+        """All steps that can be replayed, or those after one of them; oldest first."""
         for number, facts, decisions in self._rows(self.kept_after if after is None else after):
             yield self._entry(number, facts, decisions)
 
     @property
     def kept_after(self) -> int:
-        """The step after which everything is kept: 0, or that of the oldest checkpoint if older steps were deleted."""
-        with _in_words(self.path):
+        """The step after which everything is kept: 0, or the oldest checkpoint's step if older steps were deleted."""
+        with _sqlite_errors_as_sentences(self.path):
             if self._connection.execute("SELECT 1 FROM steps WHERE number = 1").fetchone():
                 return 0
             return self._connection.execute("SELECT min(step) FROM checkpoints").fetchone()[0] or 0
@@ -230,13 +231,13 @@ class Journal:
 
     def checkpoint_before(self, step: int) -> int:
         """The newest step before this one after which a checkpoint was taken; 0 if there is none."""
-        with _in_words(self.path):
+        with _sqlite_errors_as_sentences(self.path):
             query = "SELECT max(step) FROM checkpoints WHERE step < ?"
             return self._connection.execute(query, (step,)).fetchone()[0] or 0
 
     def checkpoint(self, step: int) -> Checkpoint | None:
         """The engine as it was after a step, if a checkpoint was taken then."""
-        with _in_words(self.path):
+        with _sqlite_errors_as_sentences(self.path):
             found = self._connection.execute("SELECT state FROM checkpoints WHERE step = ?", (step,)).fetchone()
         if found is None:
             return None
@@ -247,24 +248,24 @@ class Journal:
 
     def checkpoint_at(self, step: int) -> float | None:
         """When the checkpoint after a step was taken."""
-        with _in_words(self.path):
+        with _sqlite_errors_as_sentences(self.path):
             found = self._connection.execute("SELECT at FROM checkpoints WHERE step = ?", (step,)).fetchone()
         return None if found is None else float(found[0])
 
     def last(self) -> Entry | None:
         """The last step, or None before the first."""
-        with _in_words(self.path):
+        with _sqlite_errors_as_sentences(self.path):
             found = self._connection.execute("SELECT * FROM steps ORDER BY number DESC LIMIT 1").fetchone()
         return None if found is None else self._entry(*found)
 
     def __len__(self) -> int:
-        with _in_words(self.path):
+        with _sqlite_errors_as_sentences(self.path):
             return int(self._connection.execute("SELECT count(*) FROM steps").fetchone()[0])
 
     def close(self) -> None:
-        """Leave one file, which can be copied and read as it is; if others have it open, the last of them does."""
+        """Close, and leave one file that you can copy. If others have it open, the last one to close leaves it so."""
         if self._epoch is not None:
-            with suppress(sqlite3.Error):  # in use by others, or closed before
+            with suppress(sqlite3.Error):  # in use by others, or already closed
                 self._connection.execute("PRAGMA busy_timeout = 0")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         self._connection.close()
@@ -278,7 +279,7 @@ class Journal:
     def _about(self, name: str) -> Any:
         found = self._connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
         if found is None:
-            raise Unreadable(f"{self.path} is damaged: it does not say its {name}")
+            raise Unreadable(f"{self.path} is damaged: it has no {name}")
         return found[0]
 
     def _entry(self, number: int, facts: bytes, decisions: bytes) -> Entry:
@@ -289,24 +290,24 @@ class Journal:
 
     def _rows(self, after: int) -> Iterator[tuple[int, bytes, bytes]]:
         query = "SELECT * FROM steps WHERE number > ? ORDER BY number"
-        with _in_words(self.path), closing(self._connection.execute(query, (after,))) as rows:
+        with _sqlite_errors_as_sentences(self.path), closing(self._connection.execute(query, (after,))) as rows:
             for expected, row in enumerate(rows, start=after + 1):
                 if row[0] != expected:
                     raise Unreadable(f"{self.path} is damaged: step {expected} is missing")
                 yield row
 
     def _since(self, step: int) -> tuple[int, int]:
-        """How many steps there are after one, and their bytes."""
+        """The number of steps after this one, and their bytes."""
         query = "SELECT count(*), coalesce(sum(length(facts) + length(decisions)), 0) FROM steps WHERE number > ?"
         count, size = self._connection.execute(query, (step,)).fetchone()
         return int(count), int(size)
 
 
 def recover(journal: Journal) -> Engine:
-    """The engine as it was after the last step: the newest checkpoint, and after it every fact and every decision as
-    they were written. Nothing is decided again, so no other version of the engine or of its solver can differ."""
+    """The engine as it was after the last step: the newest checkpoint, plus every later fact and decision as written.
+    Nothing is decided again, so a new version of the engine or its solver gives the same state."""
     step, engine = _newest_readable(journal)
-    engine.solver = solver.OrTools()  # work that was accepted is kept, also where OR-tools is gone
+    engine.solver = solver.OrTools()  # keeps accepted work even if OR-tools is no longer installed
     for entry in journal.read(after=step):
         engine.apply(*entry.facts)
         engine.assume(entry.decisions)
@@ -327,7 +328,7 @@ def _newest_readable(journal: Journal) -> tuple[int, Engine]:
 
 
 def engine_after(journal: Journal, step: int, settings: Settings | None = None) -> Engine:
-    """The engine of the checkpoint that was taken after a step; before the first step, one that knows nothing."""
+    """The engine from the checkpoint taken after a step; for step 0 without one, an empty engine."""
     saved = journal.checkpoint(step)
     if saved is None:
         if step:
@@ -342,11 +343,11 @@ def replay(
     progress: Callable[[int], None] | None = None,
     after: int | None = None,
 ) -> Engine:
-    """The engine as it was after the last step: every fact that is kept applied again, every decision made again. At
-    each checkpoint it goes on from there, as the controller did if it was restarted.
+    """The engine after the last step, with every kept fact applied and every decision made again. It continues from
+    each checkpoint on the way, as a restarted controller does.
 
-    Raises `Diverged` at the first step whose decisions are not byte-equal to the written ones; `progress` is told
-    every step that is equal. `after`: begin at the checkpoint after this step.
+    Raises `Diverged` at the first step whose decisions are not byte-equal to the written ones. `progress` is called
+    with the number of each equal step. `after`: start at the checkpoint after this step.
     """
     base = journal.kept_after if after is None else after
     engine = engine_after(journal, base, settings)
@@ -360,8 +361,7 @@ def replay(
 
 
 def difference(path: Path) -> str:
-    """Decide again what the writer before the newest one wrote after its last checkpoint. What differs, in words; ""
-    if nothing does."""
+    """Replay what the previous writer wrote after its last checkpoint. Returns the difference as a sentence, or ""."""
     with Journal.reading(path) as journal:
         end = journal.newest_checkpoint
         after = max(journal.checkpoint_before(end), journal.kept_after)
@@ -377,7 +377,7 @@ def difference(path: Path) -> str:
 
 
 def decide_again(engine: Engine, entry: Entry) -> tuple[Decision, ...]:
-    """Apply a step's facts and decide; raises `Diverged` if that is not what was decided then."""
+    """Apply a step's facts and decide; raises `Diverged` if the result differs from the step's decisions."""
     engine.apply(*entry.facts)
     decided = engine.decide()
     if dumps(decided) != dumps(entry.decisions):
@@ -386,7 +386,7 @@ def decide_again(engine: Engine, entry: Entry) -> tuple[Decision, ...]:
 
 
 def _connect(uri: str) -> sqlite3.Connection:
-    """Whoever has a journal sees to it that one thread at a time uses it; which one is nobody's business."""
+    """A connection for any thread. The journal's owner makes sure that only one thread uses it at a time."""
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
 
 
@@ -404,15 +404,15 @@ def _create(connection: sqlite3.Connection, settings: Settings) -> None:
 
 def _check_kind(path: Path, connection: sqlite3.Connection) -> None:
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
-        raise Unreadable(f"{path} is not a journal of stead; give another file name")
+        raise Unreadable(f"{path} is not a stead journal; use another file name")
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != VERSION:
-        raise Unreadable(f"{path} is a journal of version {version}, but this stead reads version {VERSION}")
+        raise Unreadable(f"{path} is a journal of version {version}, but this version of stead reads {VERSION}")
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """SQLite's errors as one sentence about the journal; `Unreadable` only where the file is at fault."""
+def _sqlite_errors_as_sentences(path: Path) -> Iterator[None]:
+    """Turn SQLite errors into one sentence about the journal; `Unreadable` only if the file is damaged."""
     try:
         yield
     except sqlite3.Error as error:
@@ -422,7 +422,7 @@ def _in_words(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Errors of the disk that a SQLite file is on, as one sentence; they may pass."""
+    """Turn temporary disk errors of a SQLite file into `Unwritable`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -432,5 +432,5 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def is_broken(error: sqlite3.Error) -> bool:
-    """Whether a file is damaged or not what it should be: then trying again is of no use."""
+    """Whether the file is damaged or of another kind, so that a retry cannot help."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _BROKEN

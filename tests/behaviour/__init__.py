@@ -1,7 +1,7 @@
-"""The specification of the engine, as tests; this file holds the words that they are written in.
+"""The specification of the engine as tests; this file has the functions that they share.
 
-Rule: a word builds a plain value, tells an engine facts, or reads what it shows. None of them knows a scheduling rule,
-and every test tells its whole story by itself.
+Rule: a function here builds a plain value, applies facts to an engine, or reads its state. None contains a scheduling
+rule, and every test is readable without the others.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stead import solver
-from stead.asks import ASK_ID, Affinity, Ask, Group, Strategy
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined
 from stead.engine.reasons import Reason
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import UNIT, Resources
-from stead.taints import Effect, Taint, Toleration
+from stead.language.asks import ASK_ID, Affinity, Ask, Group, Strategy
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import UNIT, Resources
+from stead.language.taints import Effect, Taint, Toleration
 
 
 def node(
@@ -32,7 +32,7 @@ def node(
     draining: bool = False,
     **more: Any,
 ) -> Node:
-    """A node with so many CPUs, and `more` of other resources: ``node("n0", 4, GPU=2)``."""
+    """A node with this many CPUs, and `more` of other resources: ``node("n0", 4, GPU=2)``."""
     return Node.of(id, {"CPU": cpu, **more}, labels, taints, ip=ip, name=name, draining=draining)
 
 
@@ -81,7 +81,7 @@ def apart_from_app(app: str, *topologies: str, **rest: Any) -> Affinity:
 
 
 def all_of(*affinities: Affinity) -> tuple[tuple[Affinity, ...], ...]:
-    """The field `Ask.affinities` of an ask for which all of these must hold."""
+    """The field `Ask.affinities` of an ask that must satisfy all of these."""
     return (affinities,)
 
 
@@ -109,31 +109,33 @@ def zones(*zone_of_each: str, cpu: float = 4, **settings: Any) -> Engine:
     return cluster(*nodes, **settings)
 
 
-def tell(engine: Engine, *facts: Fact) -> list[Decision]:
-    """The facts, and what the engine decides then."""
+def decide_after(engine: Engine, *facts: Fact) -> list[Decision]:
+    """Apply the facts; returns what the engine then decides."""
     engine.apply(*facts)
     return engine.decide()
 
 
 def submit(engine: Engine, *works: Ask | Group) -> list[Decision]:
-    """All of it at once."""
-    return tell(engine, *(GroupSubmitted(work) if isinstance(work, Group) else AskSubmitted(work) for work in works))
+    """Submit all of it at once."""
+    return decide_after(
+        engine, *(GroupSubmitted(work) if isinstance(work, Group) else AskSubmitted(work) for work in works)
+    )
 
 
 def place(engine: Engine, *works: Ask | Group) -> list[str | None]:
-    """Submit all of it at once; where each ask (or each member of each group) then is, None while it waits."""
+    """Submit all of it at once; the node of each ask (or member of a group), None while it is pending."""
     submit(engine, *works)
     asks = [ask for work in works for ask in (work.alternatives[0] if isinstance(work, Group) else (work,))]
     return [engine.placed.get(ask.id) for ask in asks]
 
 
 def run(engine: Engine, ask: Ask, node: str) -> None:
-    """The cluster says that the ask runs there."""
+    """The cluster reports that the ask runs there."""
     engine.apply(AskRunning(ask, node))
 
 
 def fill(engine: Engine, node: str, cpu: float, id: str = "") -> str:
-    """Work that takes so many CPUs of the node; its id."""
+    """Run work that uses this many CPUs of the node; returns its id."""
     work = ask(id or f"filler-{node}-{len(engine.placed)}", cpu)
     run(engine, work, node)
     return work.id
@@ -167,8 +169,8 @@ def placements(decisions: list[Decision]) -> dict[str, str]:
     return found
 
 
-def told(decisions: list[Decision]) -> dict[str, list[str]]:
-    """Who was told to wait, and the codes of the reasons."""
+def reported(decisions: list[Decision]) -> dict[str, list[str]]:
+    """The asks that were reported as pending, and the codes of the reasons."""
     waits = [decision for decision in decisions if isinstance(decision, Waiting)]
     return {id: [each.reason.code for each in wait.refusals] for wait in waits for id in wait.asks}
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from behaviour import (
+from stead.engine import Engine
+from stead.engine.explain import Explanation
+from stead.engine.facts import AskEnded, ClockAdvanced
+from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
+from stead.language.labels import ANYWHERE, NOWHERE, Requirement, Selector
+from stead.language.taints import Effect
+from tests.behaviour import (
     all_of,
     amounts,
     apart,
     apart_from_app,
     ask,
     cluster,
+    decide_after,
     fill,
     group,
     near,
@@ -21,15 +28,8 @@ from behaviour import (
     run,
     submit,
     taint,
-    tell,
     zones,
 )
-from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
-from stead.engine import Engine
-from stead.engine.explain import Explanation
-from stead.engine.facts import AskEnded, ClockAdvanced
-from stead.labelling import ANYWHERE, NOWHERE, Requirement, Selector
-from stead.taints import Effect
 
 Case = Callable[[], Explanation]
 CASES: dict[str, Case] = {}
@@ -156,10 +156,10 @@ def the_work_it_must_be_near_is_not_placed() -> Explanation:
 
 
 def waiting_for_the_dead(*ids: str, of: int, **rest: Any) -> Explanation:
-    """An ask that must be near work that is over, on so many nodes."""
+    """An ask that must be near work that has ended, on this many nodes."""
     engine = zones(*"ab"[:of])
     submit(engine, ask("w", 1, affinities=all_of(near(*ids, **rest))))
-    tell(engine, *map(AskEnded, ids))
+    decide_after(engine, *map(AskEnded, ids))
     return engine.explain("w")
 
 
@@ -287,7 +287,7 @@ def a_share_of_a_device_is_too_large() -> Explanation:
 def a_node_is_reserved() -> Explanation:
     engine = full(2)
     submit(engine, ask("patient-one", 2))
-    tell(engine, ClockAdvanced(1000))
+    decide_after(engine, ClockAdvanced(1000))
     return engine.explain(ask("w"))
 
 
@@ -377,6 +377,12 @@ def a_group_that_fits() -> Explanation:
 @case
 def a_group_whose_members_fit_alone() -> Explanation:
     return zones("a", "b").explain(group("g", *members(3), strategy=Strategy.STRICT_SPREAD))
+
+
+@case
+def a_group_that_no_zone_can_hold() -> Explanation:
+    packed = (("zone", Strategy.STRICT_PACK),)
+    return zones("a", "b").explain(group("g", *members(3, 2), strategy=Strategy.SPREAD, topology=packed))
 
 
 @case

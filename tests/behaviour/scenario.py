@@ -1,6 +1,6 @@
-"""A long random story for an engine, told from a seed, with everything in it that could depend on the order of a set.
+"""A long random sequence of facts from a random seed, with everything that could depend on the order of a set.
 
-Run in processes of different hash seeds, it must give the same bytes: equal facts give equal decisions.
+In processes with different hash seeds it must give the same bytes: equal facts give equal decisions.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from random import Random
 
-from behaviour import all_of, amounts, apart_from_app, ask, cluster, group, near, near_app, node, on, taint, tolerates
-from stead.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
 from stead.codec import dumps
 from stead.engine import Engine
 from stead.engine.decisions import Decision
@@ -29,8 +27,23 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
-from stead.labelling import Labels, Requirement, Selector
-from stead.taints import Effect
+from stead.language.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.taints import Effect
+from tests.behaviour import (
+    all_of,
+    amounts,
+    apart_from_app,
+    ask,
+    cluster,
+    group,
+    near,
+    near_app,
+    node,
+    on,
+    taint,
+    tolerates,
+)
 
 APPS, ZONES, RACKS = ("web", "db", "cache", "queue"), ("a", "b", "c"), ("r1", "r2")
 
@@ -117,12 +130,12 @@ def story(seed: int, length: int = 150) -> bytes:
     engine = cluster(
         *(node(f"n{index}", 4, GPU=1, labels={"zone": ZONES[index % 3]}) for index in range(6)), patience=20.0
     )
-    told: list[list[Decision]] = []
+    decided: list[list[Decision]] = []
     for number in range(length):
         engine.apply(some_fact(random, number, engine))
-        told.append(engine.decide())
+        decided.append(engine.decide())
     words = [str(engine.explain(id)) for id in (*list(engine.placed)[:9], *engine.waiting[:9])]
-    return dumps(told) + "\n".join(words).encode()
+    return dumps(decided) + "\n".join(words).encode()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What people read: every reason, every edit, one and many, held still by golden files.
+"""The text of explanations: every reason and every edit, singular and plural, pinned by golden files.
 
-`STEAD_GOLDEN=write` writes them again; read the difference before you commit it.
+`STEAD_GOLDEN=write` rewrites them; read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from typing import get_args
 
 import pytest
 
-from behaviour import (
+from stead.engine.decisions import Refusal
+from stead.engine.explain import Explanation, Score
+from stead.engine.explain.smallest_change import Change, Edit
+from stead.engine.facts import AskLost, AskRunning, NodeJoined
+from stead.engine.reasons import Reason
+from stead.language.asks import Ask, PolicyName, Preference, Spread
+from stead.language.labels import Requirement, Selector
+from tests.behaviour import (
     all_of,
     apart_from_app,
     ask,
@@ -26,15 +33,8 @@ from behaviour import (
     taint,
     zones,
 )
-from behaviour.explanation_cases import CASES
-from golden_files import FOLDER, assert_golden
-from stead.asks import Ask, PolicyName, Preference, Spread
-from stead.engine.changes import Change, Edit
-from stead.engine.decisions import Refusal
-from stead.engine.explain import Explanation, Score
-from stead.engine.facts import AskLost, AskRunning, NodeJoined
-from stead.engine.reasons import Reason
-from stead.labelling import Requirement
+from tests.behaviour.explanation_cases import CASES
+from tests.golden_files import FOLDER, assert_golden
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -50,13 +50,15 @@ def every_part(found: Explanation) -> list[Explanation]:
     return [found, *found.members]
 
 
-def test_every_kind_of_reason_is_put_into_words() -> None:
+def test_every_kind_of_reason_has_a_sentence() -> None:
     parts = [part for case in CASES.values() for part in every_part(case())]
-    seen = {type(refusal.reason) for part in parts for verdict in part.verdicts for refusal in verdict.refusals}
+    verdicts = [*(verdict for part in parts for verdict in part.verdicts)]
+    verdicts += [part.crowded_out[1] for part in parts if part.crowded_out]
+    seen = {type(refusal.reason) for verdict in verdicts for refusal in verdict.refusals}
     assert seen == set(get_args(Reason))
 
 
-def test_every_kind_of_edit_is_put_into_words() -> None:
+def test_every_kind_of_edit_has_a_sentence() -> None:
     changes = [part.change for case in CASES.values() for part in every_part(case()) if part.change]
     assert {type(edit) for change in changes for edit in change.edits} == set(get_args(Edit))
 
@@ -70,9 +72,11 @@ def test_counts_add_up_to_all_nodes(name: str) -> None:
 
 
 def test_codes_are_stable() -> None:
-    """Programs read these; a change breaks them."""
+    """Programs depend on these codes."""
     assert sorted(reason.code for reason in get_args(Reason)) == [
+        "apart-from-group",
         "draining",
+        "has-member",
         "kept-away",
         "lacks-label",
         "never-fits",
@@ -105,7 +109,7 @@ def test_a_waiting_ask_is_explained_by_its_name() -> None:
     assert engine.explain("w") == engine.explain(ask("w", 9))
 
 
-def test_what_is_explained_is_what_is_told() -> None:
+def test_explanations_equal_what_decisions_report() -> None:
     engine = zones("a", "b")
     submit(engine, ask("w", 1, selector=on("zone", "c")))
     (found,) = engine.explain("w").verdicts
@@ -127,7 +131,7 @@ def test_blame_goes_to_the_first_reason_and_alone_counts_the_only_ones() -> None
 
 
 def test_the_order_of_blame_is_that_of_the_page() -> None:
-    """One node that every rule but `Reserved` refuses, so that all of them show and the first takes the blame."""
+    """One node that every rule but `Reserved` refuses, so that all reasons show and the node counts under the first."""
     engine = cluster(node("n0", 2, memory=1, taints=[taint("x")], draining=True), node("other"))
     shy = apart_from_app("me", symmetric=True)
     run(engine, ask("shy", 1, affinities=all_of(shy), labels={"app": "web"}), "n0")
@@ -242,7 +246,7 @@ def test_a_group_fits_if_any_of_its_alternatives_does() -> None:
 
 
 def test_what_would_be_enough_is_enough() -> None:
-    """The change offered for every case that waits names at least one node and at least one edit."""
+    """The change forevery pending case has at least one node and at least one edit."""
     for case in CASES.values():
         for part in every_part(case()):
             if part.change is not None:
@@ -256,3 +260,37 @@ def test_values_are_quoted_where_they_could_be_misread() -> None:
     wanted = Ask.of("w", {}, on("in", "a"))
     assert str(zones("a").explain(wanted)).startswith('0 of 1 node fits: 1 lacks "in" in {a}.')
     assert str(Requirement.is_in("zone", "")) == 'zone in {""}'
+
+
+LONG = "0123456789abcdef" * 3 + "01234567"
+LIKE_IT = LONG[:20] + "f" * 36
+
+
+class TestNodesAreCalledByName:
+    def test_where_no_other_has_the_name(self) -> None:
+        found = cluster(node(LONG, 1, name="gpu-1")).explain(ask("big", 2))
+        assert str(found).endswith("Adding 1 CPU to gpu-1 would be enough (1 node).")
+        assert found.names == {LONG: "gpu-1"}
+
+    def test_else_by_the_beginning_of_the_id_as_long_as_no_other_begins_so(self) -> None:
+        engine = cluster(node(LONG, 1, name="gpu"), node(LIKE_IT, 2, name="gpu"))
+        engine.apply(AskRunning(ask("small", 1), LIKE_IT))
+        assert str(engine.explain("small")) == (
+            f"Placed on {LIKE_IT[:21]} by hybrid (50 % full). Runners-up: {LONG[:21]} (100 % full)."
+        )
+
+    def test_where_work_asks_for_nodes_by_their_ids(self) -> None:
+        engine = cluster(node(LONG, name="gpu-1"), node(LIKE_IT), node("n2", name="cpu", draining=True))
+        elsewhere = ask("elsewhere", selector=Selector.all_of(Requirement.not_in("node_id", LONG, LIKE_IT)))
+        assert str(engine.explain(elsewhere)) == (
+            f"0 of 3 nodes fit: 1 draining; 2 have node_id in {{{LIKE_IT[:21]}, gpu-1}}. "
+            f"Allowing node_id=gpu-1 would be enough (1 node)."
+        )
+        pinned = ask("pinned", selector=on("node_id", "n2", "f" * 56))
+        assert str(engine.explain(pinned)).startswith(
+            f"0 of 3 nodes fit: 1 draining; 2 lack node_id in {{cpu, {'f' * 12}}}."
+        )
+
+    def test_in_the_explanations_of_members_too(self) -> None:
+        found = cluster(node(LONG, 1, name="gpu-1")).explain(group("g", ask("g-1", 2)))
+        assert "Adding 1 CPU to gpu-1" in str(found)

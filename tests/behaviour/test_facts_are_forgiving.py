@@ -1,10 +1,9 @@
-"""Clusters repeat themselves and report out of order: facts about what is not known, or known already, are harmless."""
+"""Clusters repeat facts and report them out of order: facts about unknown or known things are harmless."""
 
 from __future__ import annotations
 
 import pytest
 
-from behaviour import amounts, ask, cluster, fill, group, node, place, placements, run, submit, taint, tell
 from stead.engine import Engine
 from stead.engine.decisions import Placed
 from stead.engine.facts import (
@@ -23,13 +22,28 @@ from stead.engine.facts import (
     NodeResized,
     NodeTainted,
     NodeUntainted,
+    NodeUsed,
 )
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.labels import Labels
+from tests.behaviour import (
+    amounts,
+    ask,
+    cluster,
+    decide_after,
+    fill,
+    group,
+    node,
+    place,
+    placements,
+    run,
+    submit,
+    taint,
+)
 
 
 def small() -> Engine:
-    """`a` runs on n0, `b` waits, and group g runs there too."""
+    """`a` and group g run on n0; `b` is pending."""
     engine = cluster(node("n0", 3))
     place(engine, ask("a", 1), group("g", ask("m0", 1), ask("m1", 1)))
     assert place(engine, ask("b", 1)) == [None]
@@ -55,6 +69,7 @@ def state(engine: Engine) -> object:
         pytest.param(NodeUntainted("?", "x"), id="an unknown node was untainted"),
         pytest.param(NodeDrained("?"), id="an unknown node was drained"),
         pytest.param(NodeResized("?", amounts(CPU=1)), id="an unknown node was resized"),
+        pytest.param(NodeUsed("?", amounts(CPU=1)), id="an unknown node is used by others"),
         pytest.param(AskEnded("?"), id="an unknown ask ended"),
         pytest.param(AskLost("?"), id="an unknown ask lost its place"),
         pytest.param(AskLost("b"), id="an ask that waits lost its place"),
@@ -76,6 +91,7 @@ def state(engine: Engine) -> object:
         pytest.param(NodeUntainted("n0", "x"), id="a taint is removed that was not there"),
         pytest.param(NodeLabelled("n0", removed=("x",)), id="a label is removed that was not there"),
         pytest.param(NodeResized("n0", amounts(CPU=3)), id="a node is as large as it was"),
+        pytest.param(NodeUsed("n0", amounts(), 0), id="others use nothing of a node, as before"),
         pytest.param(ClockAdvanced(-1.0), id="the clock goes back"),
         pytest.param(ClockAdvanced(0.0), id="the clock stands still"),
     ],
@@ -83,19 +99,19 @@ def state(engine: Engine) -> object:
 def test_this_changes_nothing(fact: Fact) -> None:
     engine = small()
     before = state(engine)
-    assert tell(engine, fact) == []
+    assert decide_after(engine, fact) == []
     assert state(engine) == before
-    assert placements(tell(engine, AskEnded("a"))) == {"b": "n0"}
+    assert placements(decide_after(engine, AskEnded("a"))) == {"b": "n0"}
 
 
 def test_a_group_that_waits_is_not_ended_as_an_ask() -> None:
     engine = cluster(node("n0", 1))
     submit(engine, group("g", ask("m", 2)))
-    tell(engine, AskEnded("g"))
+    decide_after(engine, AskEnded("g"))
     assert engine.waiting == ("g",)
 
 
-def test_the_same_ask_twice_in_one_breath_is_one_ask() -> None:
+def test_the_same_ask_twice_in_one_call_is_one_ask() -> None:
     engine = cluster(node("n0", 4))
     assert submit(engine, ask("a", 1), ask("a", 1), ask("a", 2)) == [Placed("a", "n0")]
     assert engine.free("n0") == {"CPU": 30000}
@@ -132,7 +148,7 @@ def test_facts_may_come_one_by_one_or_all_at_once() -> None:
     assert state(at_once) == state(one_by_one)
 
 
-# What the cluster says wins
+# What the cluster reports wins
 
 
 def test_work_that_runs_without_a_decision_is_placed() -> None:
@@ -148,7 +164,7 @@ def test_waiting_work_that_runs_already_waits_no_more() -> None:
     submit(engine, ask("w", 1))
     run(engine, ask("w", 1), "n1")
     assert engine.waiting == ()
-    assert tell(engine, AskEnded("full")) == []
+    assert decide_after(engine, AskEnded("full")) == []
     assert engine.placed == {"w": "n1"}
 
 
@@ -164,7 +180,7 @@ def test_a_member_that_runs_elsewhere_still_belongs_to_its_group() -> None:
     engine = cluster(node("n0", 4), node("n1", 4))
     place(engine, group("g", ask("m0", 1), ask("m1", 1)))
     run(engine, ask("m0", 1), "n1")
-    tell(engine, GroupEnded("g"))
+    decide_after(engine, GroupEnded("g"))
     assert engine.placed == {}
 
 
@@ -173,16 +189,16 @@ def test_a_member_of_a_waiting_group_that_runs_completes_it() -> None:
     submit(engine, group("g", ask("m", 2)))
     run(engine, ask("m", 2), "n0")
     assert engine.waiting == ()
-    assert tell(engine) == []
+    assert decide_after(engine) == []
 
 
 def test_work_that_lost_its_place_after_it_was_found_running_waits_like_any_other() -> None:
     engine = cluster(node("n0", 2))
     engine.apply(ClockAdvanced(5))
     run(engine, ask("w", 1), "n0")
-    assert placements(tell(engine, AskLost("w"))) == {"w": "n0"}
+    assert placements(decide_after(engine, AskLost("w"))) == {"w": "n0"}
 
 
 def test_asking_about_what_is_not_known_is_refused_in_one_sentence() -> None:
-    with pytest.raises(Invalid, match=r"^nothing named 'ghost' waits or is placed; an ask has to be submitted first$"):
+    with pytest.raises(Invalid, match=r"^nothing named 'ghost' is pending or placed; submit the ask first$"):
         cluster().explain("ghost")

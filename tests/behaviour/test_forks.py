@@ -1,4 +1,4 @@
-"""A fork is an engine of its own: nothing that happens in one of the two shows in the other."""
+"""A fork is an independent engine: nothing that happens in one affects the other."""
 
 from __future__ import annotations
 
@@ -6,24 +6,6 @@ from typing import get_args
 
 import pytest
 
-from behaviour import (
-    all_of,
-    amounts,
-    apart_from_app,
-    ask,
-    cluster,
-    group,
-    near,
-    near_app,
-    node,
-    on,
-    place,
-    submit,
-    taint,
-    tell,
-)
-from behaviour import tolerates as tolerates_for
-from stead.asks import Affinity, PolicyName, Preference, Spread
 from stead.engine import Engine
 from stead.engine.facts import (
     AskEnded,
@@ -42,9 +24,28 @@ from stead.engine.facts import (
     NodeResized,
     NodeTainted,
     NodeUntainted,
+    NodeUsed,
 )
-from stead.labelling import Labels, Requirement, Selector
-from stead.taints import Effect
+from stead.language.asks import Affinity, PolicyName, Preference, Spread
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.taints import Effect
+from tests.behaviour import (
+    all_of,
+    amounts,
+    apart_from_app,
+    ask,
+    cluster,
+    decide_after,
+    group,
+    near,
+    near_app,
+    node,
+    on,
+    place,
+    submit,
+    taint,
+)
+from tests.behaviour import tolerates as tolerates_for
 
 WEB = {"app": "web"}
 NO_EXECUTE = taint("out", "", Effect.NO_EXECUTE)
@@ -65,6 +66,7 @@ FACTS: list[tuple[Fact, ...]] = [
     (NodeDrained("n0"),),
     (NodeDrained("n3", False),),
     (NodeResized("n1", amounts(CPU=9, GPU=1)),),
+    (NodeUsed("n1", amounts(CPU=2, GPU=1.5), 2),),
     (AskSubmitted(ask("new", 1, gpu=0.5, labels=WEB)), AskSubmitted(ask("new-too", 0, labels=WEB))),
     (AskSubmitted(ask("dice", 1, policy=PolicyName.RANDOM)),),
     (AsksSubmitted(ask("equal", 1, labels=WEB), 3, 2),),
@@ -89,7 +91,7 @@ def test_the_table_holds_every_kind_of_fact() -> None:
 
 
 def world() -> Engine:
-    """An engine with something of everything: placed, waiting, tainted, grouped, due and random."""
+    """An engine with every kind of state: placed and pending work, taints, groups, timers, random policies."""
     engine = cluster(
         node("n0", 4, GPU=2, labels={"zone": "a"}),
         node("n1", 4, labels={"zone": "b"}),
@@ -115,7 +117,7 @@ def world() -> Engine:
         ask("spread", 1, labels=WEB, selector=on("zone", "z"), spreads=(Spread("zone", on("app", "web")),)),
         group("too-big", ask("b0", 9)),
     )
-    tell(engine, AskEnded("gone"))
+    decide_after(engine, AskEnded("gone"))
     return engine
 
 
@@ -131,7 +133,7 @@ PROBES = [
 
 
 def picture(engine: Engine) -> list[object]:
-    """Everything that an engine shows of itself."""
+    """The whole public state of an engine."""
     return [
         engine.now,
         engine.next_moment,
@@ -145,14 +147,14 @@ def picture(engine: Engine) -> list[object]:
 
 
 def future(engine: Engine) -> list[object]:
-    """What it decides from here on, when some more happens."""
+    """What it decides after some more facts."""
     later: list[tuple[Fact, ...]] = [
         tuple(map(AskSubmitted, PROBES)),
         (AskSubmitted(ask("by-chance", 1, policy=PolicyName.RANDOM)),),
         (NodeTainted("n0", NO_EXECUTE), ClockAdvanced(engine.now + 20)),
         (NodeLeft("n1"), AskLost("m0"), NodeJoined(node("late", 9, GPU=1, labels={"zone": "z"}))),
     ]
-    return [*(tell(engine, *facts) for facts in later), *picture(engine)]
+    return [*(decide_after(engine, *facts) for facts in later), *picture(engine)]
 
 
 def ids(facts: tuple[Fact, ...]) -> str:
@@ -163,7 +165,7 @@ def ids(facts: tuple[Fact, ...]) -> str:
 def test_what_happens_in_a_fork_does_not_show_in_the_original(facts: tuple[Fact, ...]) -> None:
     engine, untouched = world(), world()
     before = picture(engine)
-    tell(engine.fork(), *facts)
+    decide_after(engine.fork(), *facts)
     assert picture(engine) == before
     assert future(engine) == future(untouched)
 
@@ -173,7 +175,7 @@ def test_what_happens_in_the_original_does_not_show_in_a_fork(facts: tuple[Fact,
     engine = world()
     fork = engine.fork()
     before = picture(fork)
-    tell(engine, *facts)
+    decide_after(engine, *facts)
     assert picture(fork) == before
     assert future(fork) == future(world())
 
@@ -182,7 +184,7 @@ def test_what_happens_in_the_original_does_not_show_in_a_fork(facts: tuple[Fact,
 def test_a_fork_decides_as_the_original_would(facts: tuple[Fact, ...]) -> None:
     engine = world()
     fork = engine.fork()
-    assert tell(fork, *facts) == tell(engine, *facts)
+    assert decide_after(fork, *facts) == decide_after(engine, *facts)
     assert picture(fork) == picture(engine)
     assert future(fork) == future(engine)
 
@@ -198,8 +200,8 @@ def test_forks_of_forks_are_independent_too() -> None:
     engine = world()
     child = engine.fork()
     grandchild = child.fork()
-    tell(child, NodeLeft("n0"))
-    tell(grandchild, AskEnded("w0"))
+    decide_after(child, NodeLeft("n0"))
+    decide_after(grandchild, AskEnded("w0"))
     assert "n0" in engine.nodes
     assert "n0" in grandchild.nodes
     assert "w0" in engine.placed

@@ -1,4 +1,4 @@
-"""Groups: members placed together or not at all, how they lie to each other, and what happens when one is lost."""
+"""Groups: members placed together or not at all, how they are arranged, and what happens when one is lost."""
 
 from __future__ import annotations
 
@@ -7,31 +7,8 @@ from typing import Any
 
 import pytest
 
-from behaviour import (
-    all_of,
-    apart_from_app,
-    ask,
-    cluster,
-    codes,
-    fill,
-    free_of,
-    group,
-    near_app,
-    node,
-    on,
-    place,
-    placements,
-    run,
-    submit,
-    taint,
-    tell,
-    told,
-    tolerates,
-    zones,
-)
-from stead.asks import Ask, Group, Spread, Strategy
 from stead.engine import Engine
-from stead.engine.decisions import GroupPlaced
+from stead.engine.decisions import GroupPlaced, Waiting
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -43,7 +20,31 @@ from stead.engine.facts import (
     NodeLeft,
 )
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.asks import Ask, Group, Spread, Strategy
+from stead.language.labels import Labels
+from stead.language.resources import UNIT
+from tests.behaviour import (
+    all_of,
+    apart_from_app,
+    ask,
+    cluster,
+    codes,
+    decide_after,
+    fill,
+    free_of,
+    group,
+    near_app,
+    node,
+    on,
+    place,
+    placements,
+    reported,
+    run,
+    submit,
+    taint,
+    tolerates,
+    zones,
+)
 
 PACK, SPREAD = Strategy.PACK, Strategy.SPREAD
 STRICT_PACK, STRICT_SPREAD = Strategy.STRICT_PACK, Strategy.STRICT_SPREAD
@@ -58,7 +59,7 @@ def domains(engine: Engine, key: str) -> list[str | None]:
     return [engine.nodes[where].label(key) for id, where in sorted(engine.placed.items()) if id.startswith("m")]
 
 
-# How members lie to each other
+# How members are arranged
 
 
 @pytest.mark.parametrize(
@@ -136,13 +137,13 @@ def test_strict_packing_looks_at_the_sum_of_what_all_members_need() -> None:
     assert place(engine, group("g", *both, strategy=STRICT_PACK)) == ["n2", "n2"]
 
 
-def test_strict_packing_minds_the_devices_of_the_node() -> None:
+def test_strict_packing_respects_the_devices_of_the_node() -> None:
     engine = cluster(node("n0", GPU=2), node("n1", GPU=3))
     thirds = [ask(f"m{index}", gpu=0.6) for index in range(3)]
     assert place(engine, group("g", *thirds, strategy=STRICT_PACK)) == ["n1"] * 3
 
 
-# What each member says for itself
+# What each member asks for
 
 
 def test_members_have_selectors_and_tolerations_of_their_own() -> None:
@@ -192,7 +193,7 @@ def test_members_may_need_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize("shy_first", [True, False], ids=["the shy one is named first", "the shy one is named last"])
-def test_a_member_that_stays_apart_is_heard_whenever_it_is_placed(shy_first: bool) -> None:
+def test_a_member_that_must_be_apart_is_respected_whenever_it_is_placed(shy_first: bool) -> None:
     engine = cluster(node("n0", 4), node("n1", 4))
     shy = ask("m0", 1, affinities=all_of(apart_from_app("web")))
     trio = [ask("m1", 1, labels={"app": "web"}), ask("m2", 1, labels={"app": "web"})]
@@ -237,31 +238,53 @@ def test_a_group_that_does_not_fit_takes_nothing(strategy: Strategy) -> None:
     assert place(engine, *(ask(f"w{index}", 2, gpu=1) for index in range(2))) == ["n0", "n1"]
 
 
-def test_a_group_is_told_the_reasons_of_the_first_member_that_fits_nowhere() -> None:
+def test_a_pending_group_reports_the_reasons_of_the_first_member_that_fits_nowhere() -> None:
     engine = cluster(node("n0", 4))
     picky = (ask("m0", 1), ask("m1", 1, selector=on("zone", "a")), ask("m2", 9))
-    assert told(submit(engine, group("g", *picky))) == {"g": ["lacks-label"]}
+    assert reported(submit(engine, group("g", *picky))) == {"g": ["lacks-label"]}
 
 
-def test_a_group_whose_members_only_do_not_fit_together_is_told_no_reason() -> None:
-    assert told(submit(cluster(node("n0", 2)), group("g", *members(3)))) == {"g": []}
+def test_a_group_whose_members_only_do_not_fit_together_reports_the_member_left_over_and_why() -> None:
+    [waiting] = submit(cluster(node("n0", 2)), group("g", *members(3)))
+    assert isinstance(waiting, Waiting)
+    assert (waiting.member, [each.reason.code for each in waiting.refusals]) == ("m2", ["short-now"])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "codes"),
+    [(STRICT_SPREAD, ["has-member"]), (STRICT_PACK, ["apart-from-group", "short-now"])],
+)
+def test_a_strict_strategy_is_a_typed_reason(strategy: Strategy, codes: list[str]) -> None:
+    engine = cluster(node("n0", 2), node("n1", 2))
+    assert reported(submit(engine, group("g", *members(3), strategy=strategy))) == {"g": codes}
+    explanation = engine.explain("g")
+    assert explanation.crowded_out is not None
+    member, verdict = explanation.crowded_out
+    assert (member, [each.reason.code for each in verdict.refusals]) == ("m2", codes)
+    assert verdict.candidates + sum(each.nodes for each in verdict.refusals) == verdict.nodes == 2
+
+
+def test_finding_the_member_left_over_changes_nothing() -> None:
+    engine = cluster(node("n0", 2), node("n1", 2))
+    submit(engine, group("g", *members(3), strategy=STRICT_SPREAD))
+    assert (engine.placed, engine.free("n0")["CPU"], engine.decide()) == ({}, 2 * UNIT, [])
 
 
 def test_a_group_that_waits_is_placed_when_there_is_room_for_all_of_it() -> None:
     engine = cluster(node("n0", 2), node("n1", 2))
     fillers = [fill(engine, "n0", 1), fill(engine, "n1", 1)]
     submit(engine, group("g", *members(2, 2)))
-    assert told(tell(engine, AskEnded(fillers[0]))) == {"g": []}
-    assert tell(engine, AskEnded(fillers[1])) == [GroupPlaced("g", 0, (("m0", "n0"), ("m1", "n1")))]
+    assert decide_after(engine, AskEnded(fillers[0])) == [], "still short of room, which is no news"
+    assert decide_after(engine, AskEnded(fillers[1])) == [GroupPlaced("g", 0, (("m0", "n0"), ("m1", "n1")))]
 
 
 def test_a_group_that_waits_is_placed_when_a_node_joins_or_gets_the_label() -> None:
     engine = zones("a", "-")
     submit(engine, group("g", *members(2), strategy=SPREAD, topology=(("zone", STRICT_SPREAD),)))
     assert engine.waiting == ("g",)
-    assert set(placements(tell(engine, NodeLabelled("n1", Labels({"zone": "b"}))))) == {"m0", "m1"}
+    assert set(placements(decide_after(engine, NodeLabelled("n1", Labels({"zone": "b"}))))) == {"m0", "m1"}
     submit(engine, group("h", ask("h0", 9)))
-    assert placements(tell(engine, NodeJoined(node("n2", 9)))) == {"h0": "n2"}
+    assert placements(decide_after(engine, NodeJoined(node("n2", 9)))) == {"h0": "n2"}
 
 
 # Alternatives
@@ -282,13 +305,13 @@ def test_a_waiting_group_takes_whichever_alternative_fits_first() -> None:
     engine = cluster(node("n0", 4))
     fillers = [fill(engine, "n0", 2), fill(engine, "n0", 2)]
     submit(engine, group("g", *members(1, 4), fallbacks=((ask("small", 2),),)))
-    assert tell(engine, AskEnded(fillers[0])) == [GroupPlaced("g", 1, (("small", "n0"),))]
+    assert decide_after(engine, AskEnded(fillers[0])) == [GroupPlaced("g", 1, (("small", "n0"),))]
 
 
 def test_a_member_lost_by_a_fallback_is_placed_again_by_that_fallback() -> None:
     engine = cluster(node("n0", 2))
     submit(engine, group("g", *members(1, 4), fallbacks=((ask("a", 1), ask("b", 1)),)))
-    decisions = tell(engine, NodeJoined(node("n1", 8)), AskLost("a"))
+    decisions = decide_after(engine, NodeJoined(node("n1", 8)), AskLost("a"))
     assert decisions == [GroupPlaced("g", 1, (("a", "n0"),))]
 
 
@@ -296,7 +319,7 @@ def test_when_all_members_are_lost_the_alternatives_are_open_again() -> None:
     engine = cluster(node("n0", 2))
     submit(engine, group("g", *members(1, 4), fallbacks=((ask("a", 1), ask("b", 1)),)))
     assert engine.placed.keys() == {"a", "b"}
-    assert tell(engine, NodeJoined(node("n1", 8)), NodeLeft("n0")) == [GroupPlaced("g", 0, (("m0", "n1"),))]
+    assert decide_after(engine, NodeJoined(node("n1", 8)), NodeLeft("n0")) == [GroupPlaced("g", 0, (("m0", "n1"),))]
 
 
 # Members that are lost, end, or run elsewhere
@@ -305,7 +328,7 @@ def test_when_all_members_are_lost_the_alternatives_are_open_again() -> None:
 def test_a_lost_member_is_placed_again_beside_the_others() -> None:
     engine = cluster(node("n0", 2), node("n1", 4))
     assert place(engine, group("g", *members(2))) == ["n0", "n0"]
-    assert tell(engine, AskLost("m1")) == [GroupPlaced("g", 0, (("m1", "n0"),))]
+    assert decide_after(engine, AskLost("m1")) == [GroupPlaced("g", 0, (("m1", "n0"),))]
 
 
 @pytest.mark.parametrize(
@@ -313,13 +336,13 @@ def test_a_lost_member_is_placed_again_beside_the_others() -> None:
     [(PACK, "n1"), (SPREAD, "n2"), (STRICT_SPREAD, "n2")],
     ids=["PACK", "SPREAD", "STRICT_SPREAD"],
 )
-def test_a_member_lost_with_its_node_minds_the_strategy(strategy: Strategy, where: str) -> None:
+def test_a_member_lost_with_its_node_is_placed_again_by_the_strategy(strategy: Strategy, where: str) -> None:
     engine = cluster(node("n0", 1), node("n1", 4), node("n2", 4))
     engine.apply(GroupSubmitted(group("g", *members(2), strategy=strategy)))
     run(engine, members(2)[0], "n0")
     run(engine, members(2)[1], "n1")
-    assert tell(engine) == []
-    assert placements(tell(engine, NodeLeft("n0"))) == {"m0": where}
+    assert decide_after(engine) == []
+    assert placements(decide_after(engine, NodeLeft("n0"))) == {"m0": where}
 
 
 def test_a_member_of_a_strictly_packed_group_waits_for_the_node_of_the_others() -> None:
@@ -328,39 +351,39 @@ def test_a_member_of_a_strictly_packed_group_waits_for_the_node_of_the_others() 
     for each in members(2):
         run(engine, each, "n0")
     thief = ask("thief", 1, priority=1, selector=on("node_id", "n0"))
-    decisions = tell(engine, AskLost("m0"), AskRunning(thief, "n0"))
-    assert told(decisions) == {"g": []}
+    decisions = decide_after(engine, AskLost("m0"), AskRunning(thief, "n0"))
+    assert reported(decisions) == {"g": ["apart-from-group", "short-now"]}
     assert engine.placed == {"m1": "n0", "thief": "n0"}
-    assert placements(tell(engine, AskEnded("thief"))) == {"m0": "n0"}
+    assert placements(decide_after(engine, AskEnded("thief"))) == {"m0": "n0"}
 
 
 def test_a_group_that_lost_all_its_members_is_placed_as_a_whole() -> None:
     engine = cluster(node("n0", 4), node("n1", 1))
     place(engine, group("g", *members(2), strategy=STRICT_PACK))
-    assert told(tell(engine, NodeLeft("n0"))) == {"g": []}
+    assert reported(decide_after(engine, NodeLeft("n0"))) == {"g": ["short-now"]}
     assert engine.placed == {}
-    assert set(placements(tell(engine, NodeJoined(node("n2", 2)))).values()) == {"n2"}
+    assert set(placements(decide_after(engine, NodeJoined(node("n2", 2)))).values()) == {"n2"}
 
 
 def test_a_group_that_lost_a_member_waits_at_its_old_place_in_the_line() -> None:
     engine = cluster(node("n0", 2))
     place(engine, group("g", *members(2)), ask("later", 1))
-    assert placements(tell(engine, AskLost("m0"))) == {"m0": "n0"}
+    assert placements(decide_after(engine, AskLost("m0"))) == {"m0": "n0"}
 
 
 def test_a_member_that_ended_is_not_placed_again() -> None:
     engine = cluster(node("n0", 4))
     place(engine, group("g", *members(3)))
-    assert tell(engine, AskEnded("m0"), AskLost("m1")) == [GroupPlaced("g", 0, (("m1", "n0"),))]
+    assert decide_after(engine, AskEnded("m0"), AskLost("m1")) == [GroupPlaced("g", 0, (("m1", "n0"),))]
     assert free_of(engine) == {"n0": 2}
 
 
 def test_a_group_stops_waiting_when_the_member_it_waits_for_ended() -> None:
     engine = cluster(node("n0", 1), node("n1", 1))
     place(engine, group("g", *members(2)))
-    tell(engine, NodeLeft("n1"))
+    decide_after(engine, NodeLeft("n1"))
     assert list(engine.waiting) == ["g"]
-    assert tell(engine, AskEnded("m1" if engine.placed.get("m0") else "m0")) == []
+    assert decide_after(engine, AskEnded("m1" if engine.placed.get("m0") else "m0")) == []
     assert list(engine.waiting) == []
 
 
@@ -368,7 +391,7 @@ def test_a_group_whose_members_run_already_need_not_be_placed() -> None:
     engine = cluster(node("n0", 4), node("n1", 4))
     engine.apply(GroupSubmitted(group("g", *members(3))))
     run(engine, members(3)[0], "n1")
-    assert set(placements(tell(engine)).items()) == {("m1", "n1"), ("m2", "n1")}
+    assert set(placements(decide_after(engine)).items()) == {("m1", "n1"), ("m2", "n1")}
     assert engine.placed["m0"] == "n1"
 
 
@@ -376,21 +399,21 @@ def test_a_member_of_a_later_alternative_that_runs_decides_for_it() -> None:
     engine = cluster(node("n0", 4))
     engine.apply(GroupSubmitted(group("g", *members(2), fallbacks=((ask("a", 1), ask("b", 1)),))))
     run(engine, ask("a", 1), "n0")
-    assert tell(engine) == [GroupPlaced("g", 1, (("b", "n0"),))]
+    assert decide_after(engine) == [GroupPlaced("g", 1, (("b", "n0"),))]
 
 
 def test_a_member_ended_before_the_group_was_placed_is_left_out() -> None:
     engine = cluster(node("n0", 2))
     submit(engine, group("g", *members(3)))
-    assert set(placements(tell(engine, AskEnded("m1")))) <= {"m0", "m2"}
-    assert set(placements(tell(engine, NodeJoined(node("n1", 1))))) | engine.placed.keys() == {"m0", "m2"}
+    assert set(placements(decide_after(engine, AskEnded("m1")))) <= {"m0", "m2"}
+    assert set(placements(decide_after(engine, NodeJoined(node("n1", 1))))) | engine.placed.keys() == {"m0", "m2"}
 
 
-def test_a_waiting_group_all_of_whose_members_ended_is_placed_without_a_word() -> None:
+def test_a_pending_group_whose_members_all_ended_is_placed_without_a_decision() -> None:
     engine = cluster(node("n0", 1))
     submit(engine, group("g", *members(2)))
-    tell(engine, AskEnded("m0"), AskEnded("m1"))
-    assert tell(engine, NodeJoined(node("n1", 4))) == []
+    decide_after(engine, AskEnded("m0"), AskEnded("m1"))
+    assert decide_after(engine, NodeJoined(node("n1", 4))) == []
     assert list(engine.waiting) == []
 
 
@@ -402,9 +425,9 @@ def test_the_end_of_a_group_frees_everything(waits: bool) -> None:
     engine = cluster(node("n0", 2), node("n1", 2))
     place(engine, group("g", *members(4)))
     if waits:
-        tell(engine, NodeLeft("n1"))
+        decide_after(engine, NodeLeft("n1"))
         assert engine.waiting == ("g",)
-    assert tell(engine, GroupEnded("g")) == []
+    assert decide_after(engine, GroupEnded("g")) == []
     assert engine.placed == {}
     assert engine.waiting == ()
     assert set(free_of(engine).values()) == {2}
@@ -414,7 +437,7 @@ def test_the_end_of_a_group_frees_everything(waits: bool) -> None:
 def test_a_group_may_come_back_under_its_name() -> None:
     engine = cluster(node("n0", 4))
     place(engine, group("g", *members(2)))
-    tell(engine, GroupEnded("g"))
+    decide_after(engine, GroupEnded("g"))
     assert place(engine, group("g", *members(2))) == ["n0", "n0"]
 
 
@@ -426,10 +449,10 @@ def test_two_hundred_rounds_of_groups_leave_nothing_behind() -> None:
         size = random.randint(1, 7)
         wanted = [ask(f"m{index}", random.choice((1, 2)), gpu=random.choice((0, 0.5, 1))) for index in range(size)]
         key = (("zone", random.choice(list(Strategy))),) if random.random() < 0.5 else ()
-        tell(engine, GroupSubmitted(group("g", *wanted, strategy=random.choice(list(Strategy)), topology=key)))
+        decide_after(engine, GroupSubmitted(group("g", *wanted, strategy=random.choice(list(Strategy)), topology=key)))
         if count % 3 == 0 and engine.placed:
-            tell(engine, AskLost(random.choice(sorted(engine.placed))))
-        tell(engine, GroupEnded("g"))
+            decide_after(engine, AskLost(random.choice(sorted(engine.placed))))
+        decide_after(engine, GroupEnded("g"))
         assert {id: engine.free(id) for id in engine.nodes} == before
     assert engine.placed == {}
     assert engine.waiting == ()
@@ -443,8 +466,8 @@ def test_two_hundred_rounds_of_groups_leave_nothing_behind() -> None:
     [
         ((), "has no members"),
         (((),), "has no members"),
-        (((ask("m"), ask("m")),), "names a member twice"),
-        (((ask("m"),), (ask("m"),)), "names a member twice"),
+        (((ask("m"), ask("m")),), "has two members with one id"),
+        (((ask("m"),), (ask("m"),)), "has two members with one id"),
     ],
 )
 def test_a_group_is_refused_that_cannot_be_meant(alternatives: tuple[tuple[Ask, ...], ...], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Patience: nodes are held for work that has waited too long, so that smaller work cannot starve it."""
+"""Patience: nodes are reserved for work that has been pending too long, so that smaller work cannot starve it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,6 @@ from random import Random
 
 import pytest
 
-from behaviour import (
-    amounts,
-    ask,
-    cluster,
-    codes,
-    fill,
-    group,
-    node,
-    on,
-    place,
-    placements,
-    refusals,
-    submit,
-    taint,
-    tell,
-    told,
-)
-from stead.asks import Ask, Choice, Group, Strategy
 from stead.engine import Engine
 from stead.engine.facts import (
     AskEnded,
@@ -42,8 +24,26 @@ from stead.engine.facts import (
     NodeTainted,
 )
 from stead.engine.reasons import Reserved, ShortOf
-from stead.labelling import Labels
-from stead.resources import UNIT
+from stead.language.asks import Ask, Choice, Group, Strategy
+from stead.language.labels import Labels
+from stead.language.resources import UNIT
+from tests.behaviour import (
+    amounts,
+    ask,
+    cluster,
+    codes,
+    decide_after,
+    fill,
+    group,
+    node,
+    on,
+    place,
+    placements,
+    refusals,
+    reported,
+    submit,
+    taint,
+)
 
 BIG = ask("big", 2)
 
@@ -63,11 +63,11 @@ def stream(engine: Engine, rounds: int) -> None:
         arrived = ask(f"streamed-{engine.now}-{number}", 1)
         submit(engine, arrived)
         small = [id for id in engine.placed if id.startswith(("small", "streamed"))]
-        tell(engine, ClockAdvanced(engine.now + 1), *map(AskEnded, small[:1]))
+        decide_after(engine, ClockAdvanced(engine.now + 1), *map(AskEnded, small[:1]))
 
 
 def held(engine: Engine) -> list[str]:
-    """The nodes that are refused to other work because they are held."""
+    """The nodes that refuse other work because they are reserved."""
     found = {id: refusals(engine, ask("?", selector=on("node_id", id))) for id in engine.nodes}
     return [
         id for id, each in found.items() if any(isinstance(reason, Reserved) and alone for reason, _, alone in each)
@@ -92,7 +92,7 @@ def test_a_stream_of_small_work_does_not_starve(starved: Ask | Group) -> None:
 
 @pytest.mark.parametrize("seed", range(16))
 def test_whatever_would_fit_an_empty_cluster_is_placed_in_the_end(seed: int) -> None:
-    """Random nodes, random small work without end, and one large piece of work, an ask or a group."""
+    """Random nodes, endless random small work, and one large piece of work, an ask or a group."""
     random = Random(seed)
     cpus = [random.choice((2, 3, 4)) for _ in range(4)]
     nodes = [node(f"n{index}", cpu, GPU=1, labels={"zone": random.choice("ab")}) for index, cpu in enumerate(cpus)]
@@ -108,7 +108,7 @@ def test_whatever_would_fit_an_empty_cluster_is_placed_in_the_end(seed: int) -> 
         done = [id for id, end in until.items() if end <= now and id in engine.placed]
         small = [ask(f"s{now}-{index}", random.choice((0.5, 1)), gpu=random.choice((0, 0.5))) for index in range(6)]
         until |= {each.id: now + random.choice((1.0, 3.0, 6.0)) for each in small}
-        tell(engine, ClockAdvanced(now), *map(AskEnded, done), *map(AskSubmitted, small))
+        decide_after(engine, ClockAdvanced(now), *map(AskEnded, done), *map(AskSubmitted, small))
         if now == 3:
             submit(engine, big)
     assert "big" not in engine.waiting
@@ -127,49 +127,49 @@ def test_the_hold_begins_when_patience_ends_and_not_before() -> None:
     engine.apply(ClockAdvanced(100))
     submit(engine, BIG)
     assert engine.next_moment == 110
-    tell(engine, ClockAdvanced(109.9))
+    decide_after(engine, ClockAdvanced(109.9))
     assert held(engine) == []
-    tell(engine, ClockAdvanced(110.1))
+    decide_after(engine, ClockAdvanced(110.1))
     assert held(engine) == ["n0"]
 
 
-def test_other_work_is_told_that_the_node_is_reserved_and_for_whom() -> None:
+def test_other_work_reports_that_the_node_is_reserved_and_for_whom() -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
+    decide_after(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
     assert refusals(engine, ask("w", 1)) == [(Reserved("big"), 1, 1)]
-    assert told(submit(engine, ask("w", 1))) == {"w": ["reserved"]}
+    assert reported(submit(engine, ask("w", 1))) == {"w": ["reserved"]}
 
 
 def test_reserved_takes_the_blame_last() -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert refusals(engine, ask("w", 1)) == [(ShortOf("CPU", UNIT), 1, 0), (Reserved("big"), 0, 0)]
 
 
 def test_work_that_waits_only_for_a_reserved_node_shows_that_choice() -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
+    decide_after(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
     choices = (Choice(amounts(CPU=1), on("zone", "nowhere")), Choice(amounts(CPU=1)))
-    assert told(submit(engine, Ask("w", choices))) == {"w": ["reserved"]}
+    assert reported(submit(engine, Ask("w", choices))) == {"w": ["reserved"]}
 
 
-def test_the_owner_is_not_told_that_its_own_node_is_reserved() -> None:
+def test_the_owner_does_not_report_its_own_node_as_reserved() -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert codes(engine, BIG) == ["short-now"]
     assert engine.explain("big").verdicts[0].refusals[0].reason == ShortOf("CPU", 2 * UNIT)
 
 
-def test_equal_work_may_use_the_hold_of_its_like() -> None:
+def test_equal_work_may_use_the_hold() -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11))
-    tell(engine, AskEnded("small-n0-0"))
-    assert placements(tell(engine, AskEnded("small-n0-1"))) == {"big": "n0"}
+    decide_after(engine, ClockAdvanced(11))
+    decide_after(engine, AskEnded("small-n0-0"))
+    assert placements(decide_after(engine, AskEnded("small-n0-1"))) == {"big": "n0"}
     assert held(engine) == []
 
 
@@ -183,26 +183,26 @@ def test_equal_work_may_use_the_hold_of_its_like() -> None:
 def test_the_hold_ends_when(relief: Fact) -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
-    assert told(submit(engine, ask("w", 1))) == {"w": ["reserved"]}
-    assert placements(tell(engine, relief)).get("w") == "n0"
+    decide_after(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
+    assert reported(submit(engine, ask("w", 1))) == {"w": ["reserved"]}
+    assert placements(decide_after(engine, relief)).get("w") == "n0"
     assert held(engine) == []
 
 
 def test_the_hold_of_a_group_ends_with_the_group() -> None:
     engine = busy(1)
     submit(engine, group("g", ask("m0", 2)))
-    tell(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
-    assert told(submit(engine, ask("w", 1))) == {"w": ["reserved"]}
-    assert placements(tell(engine, GroupEnded("g"))) == {"w": "n0"}
+    decide_after(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
+    assert reported(submit(engine, ask("w", 1))) == {"w": ["reserved"]}
+    assert placements(decide_after(engine, GroupEnded("g"))) == {"w": "n0"}
 
 
 def test_the_hold_ends_at_the_deadline_of_its_owner() -> None:
     engine = busy(1)
     submit(engine, ask("big", 2, deadline=20.0))
-    tell(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
+    decide_after(engine, ClockAdvanced(11), AskEnded("small-n0-0"))
     submit(engine, ask("w", 1))
-    assert placements(tell(engine, ClockAdvanced(20))) == {"w": "n0"}
+    assert placements(decide_after(engine, ClockAdvanced(20))) == {"w": "n0"}
 
 
 def test_the_emptiest_node_is_held() -> None:
@@ -210,7 +210,7 @@ def test_the_emptiest_node_is_held() -> None:
     fill(engine, "n0", 3)
     fill(engine, "n1", 5)
     submit(engine, ask("big", 4))
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert held(engine) == ["n1"]
 
 
@@ -225,37 +225,37 @@ def test_only_nodes_are_held_that_could_take_the_owner() -> None:
     for id in ("fits", "small"):
         fill(engine, id, 2)
     submit(engine, ask("big", 4))
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert held(engine) == ["fits"]
 
 
 def test_work_that_could_never_fit_holds_nothing() -> None:
     engine = busy(1)
     submit(engine, ask("huge", 99), group("g", ask("m", 99)), ask("nowhere", 1, selector=on("zone", "x")))
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert held(engine) == []
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(22))
+    decide_after(engine, ClockAdvanced(22))
     assert held(engine) == ["n0"]
 
 
 def test_every_node_that_a_group_would_need_is_held() -> None:
     engine = busy(3)
     submit(engine, group("g", ask("m0", 2), ask("m1", 2)))
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert held(engine) == ["n0", "n1"]
 
 
 def test_a_group_takes_the_nodes_that_are_held_for_it() -> None:
     engine = busy(2)
     submit(engine, group("g", ask("m0", 2), ask("m1", 2)))
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     ends = [AskEnded(id) for id in engine.placed]
-    assert set(placements(tell(engine, *ends))) == {"m0", "m1"}
+    assert set(placements(decide_after(engine, *ends))) == {"m0", "m1"}
 
 
 def test_a_lost_member_is_not_starved_beside_the_others() -> None:
-    """The node that it needs is the one that the others are on."""
+    """It needs the node that the others are on."""
     engine = cluster(node("n0", 4), patience=10.0)
     submit(engine, group("g", ask("m0", 2), ask("m1", 1), strategy=Strategy.STRICT_PACK))
     engine.apply(AskLost("m0"), *(AskRunning(ask(f"small-{index}", 1), "n0") for index in range(3)))
@@ -268,8 +268,8 @@ def test_a_lost_member_is_not_starved_beside_the_others() -> None:
 def test_a_lost_member_that_no_longer_fits_beside_the_others_holds_nothing() -> None:
     engine = cluster(node("n0", 5), patience=10.0)
     submit(engine, group("g", ask("m0", 4), ask("m1", 1), strategy=Strategy.STRICT_PACK))
-    tell(engine, NodeResized("n0", amounts(CPU=4)), AskLost("m0"))
-    tell(engine, ClockAdvanced(100))
+    decide_after(engine, NodeResized("n0", amounts(CPU=4)), AskLost("m0"))
+    decide_after(engine, ClockAdvanced(100))
     assert held(engine) == []
     assert place(engine, ask("w", 1)) == ["n0"]
 
@@ -281,13 +281,13 @@ def test_of_two_that_wait_too_long_the_more_urgent_is_served_first_and_then_the_
         submit(engine, work)
     served = []
     for moment in (20, 40, 60):
-        tell(engine, ClockAdvanced(moment))
-        found = placements(tell(engine, *(AskEnded(id) for id in engine.placed)))
+        decide_after(engine, ClockAdvanced(moment))
+        found = placements(decide_after(engine, *(AskEnded(id) for id in engine.placed)))
         served += list(found)
     assert served == ["urgent", "old", "young"]
 
 
-# The world changes under a hold
+# Changes during a hold
 
 
 @pytest.mark.parametrize(
@@ -306,9 +306,9 @@ def test_a_hold_moves_on_when_its_node(change: Fact) -> None:
     for index in (0, 0, 1, 1):
         fill(engine, f"n{index}", 1, f"small-{next(numbers)}")
     submit(engine, ask("big", 2, selector=on("zone", "a")))
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     assert held(engine) == ["n0"]
-    tell(engine, change)
+    decide_after(engine, change)
     stream(engine, 30)
     assert engine.placed.get("big") == "n1"
 
@@ -316,18 +316,18 @@ def test_a_hold_moves_on_when_its_node(change: Fact) -> None:
 def test_a_hold_does_not_pass_to_a_node_that_takes_the_row_of_the_held_one() -> None:
     engine = busy(2)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11))
-    tell(engine, NodeLeft("n0"), NodeJoined(node("n9", 1)))
+    decide_after(engine, ClockAdvanced(11))
+    decide_after(engine, NodeLeft("n0"), NodeJoined(node("n9", 1)))
     assert "n9" not in held(engine)
 
 
 def test_a_fork_keeps_the_hold() -> None:
     engine = busy(1)
     submit(engine, BIG)
-    tell(engine, ClockAdvanced(11))
+    decide_after(engine, ClockAdvanced(11))
     fork = engine.fork()
     assert held(fork) == held(engine) == ["n0"]
-    tell(fork, AskEnded("big"))
+    decide_after(fork, AskEnded("big"))
     assert held(fork) == []
     assert held(engine) == ["n0"]
 
@@ -337,7 +337,7 @@ def test_time_that_comes_in_small_steps_or_at_once_makes_no_difference() -> None
     for engine in (fine, coarse):
         submit(engine, BIG)
     for moment in range(12):
-        tell(fine, ClockAdvanced(moment))
-    tell(coarse, ClockAdvanced(11))
+        decide_after(fine, ClockAdvanced(moment))
+    decide_after(coarse, ClockAdvanced(11))
     assert held(fine) == held(coarse) == ["n0"]
     assert place(fine, ask("w", 1)) == place(coarse, ask("w", 1))

@@ -1,20 +1,32 @@
-"""Which nodes an ask's selector lets it use, and how that follows labels that change."""
+"""Which nodes an ask's selector allows, also when labels change."""
 
 from __future__ import annotations
 
 import pytest
 
-from behaviour import ask, candidates, cluster, node, on, place, placements, refusals, submit, tell, told
 from stead.engine import Engine
 from stead.engine.facts import NodeJoined, NodeLabelled, NodeLeft
 from stead.engine.reasons import LacksLabel, NoTermMatches
-from stead.labelling import ANYWHERE, NOWHERE, Labels, Requirement, Selector
+from stead.language.labels import ANYWHERE, NOWHERE, Labels, Requirement, Selector
+from tests.behaviour import (
+    ask,
+    candidates,
+    cluster,
+    decide_after,
+    node,
+    on,
+    place,
+    placements,
+    refusals,
+    reported,
+    submit,
+)
 
 ZONE_A = Requirement.is_in("zone", "a")
 
 
 def fleet() -> Engine:
-    """a, b and c are zones; `bare` has no label; tiers are 1, 2, 10, and a word."""
+    """a, b and c are zones; `bare` has no label; tiers are 1, 2, 10 and a text."""
     return cluster(
         node("a", labels={"zone": "a", "tier": "1"}),
         node("b", labels={"zone": "b", "tier": "2"}),
@@ -27,32 +39,34 @@ def fleet() -> Engine:
 @pytest.mark.parametrize(
     ("requirement", "nodes"),
     [
-        pytest.param(Requirement.is_in("zone", "a"), "a", id="In lets in the nodes with the value"),
-        pytest.param(Requirement.is_in("zone", "a", "c"), "a c", id="In with two values lets in both"),
-        pytest.param(Requirement.is_in("zone", "z"), "", id="In with a value nobody has lets in nobody"),
+        pytest.param(Requirement.is_in("zone", "a"), "a", id="In matches nodes with the value"),
+        pytest.param(Requirement.is_in("zone", "a", "c"), "a c", id="In with two values matches both"),
+        pytest.param(Requirement.is_in("zone", "z"), "", id="In with an unknown value matches no node"),
         pytest.param(Requirement.is_in("zone", ""), "word", id="In with the empty value is not the same as no label"),
-        pytest.param(Requirement.is_in("zone"), "", id="In without values lets in nobody"),
+        pytest.param(Requirement.is_in("zone"), "", id="In without values matches no node"),
         pytest.param(Requirement.is_in("rack", "a"), "", id="In needs the key"),
-        pytest.param(Requirement.not_in("zone", "a"), "b c word bare", id="NotIn lets in a node without the key"),
+        pytest.param(Requirement.not_in("zone", "a"), "b c word bare", id="NotIn matches a node without the key"),
         pytest.param(Requirement.not_in("zone", "a", "b"), "c word bare", id="NotIn with two values keeps out both"),
-        pytest.param(Requirement.not_in("zone"), "a b c word bare", id="NotIn without values lets in everybody"),
-        pytest.param(Requirement.not_in("rack", "r"), "a b c word bare", id="NotIn of an unknown key lets in all"),
+        pytest.param(Requirement.not_in("zone"), "a b c word bare", id="NotIn without values matches all nodes"),
+        pytest.param(
+            Requirement.not_in("rack", "r"), "a b c word bare", id="NotIn of an unknown key matches all nodes"
+        ),
         pytest.param(Requirement.exists("zone"), "a b c word", id="Exists needs the key and takes any value"),
-        pytest.param(Requirement.exists("rack"), "", id="Exists of an unknown key lets in nobody"),
+        pytest.param(Requirement.exists("rack"), "", id="Exists of an unknown key matches no node"),
         pytest.param(Requirement.does_not_exist("zone"), "bare", id="DoesNotExist takes only nodes without the key"),
         pytest.param(Requirement.does_not_exist("rack"), "a b c word bare", id="DoesNotExist of an unknown key"),
         pytest.param(Requirement.greater_than("tier", 1), "b c", id="Gt is strict and compares numbers, not text"),
-        pytest.param(Requirement.greater_than("tier", 10), "", id="Gt of the greatest number lets in nobody"),
+        pytest.param(Requirement.greater_than("tier", 10), "", id="Gt of the greatest number matches no node"),
         pytest.param(Requirement.greater_than("zone", 0), "", id="Gt never matches what is no number"),
         pytest.param(Requirement.less_than("tier", 10), "a b", id="Lt is strict, and a word is not less"),
-        pytest.param(Requirement.less_than("tier", 1), "", id="Lt of the smallest number lets in nobody"),
+        pytest.param(Requirement.less_than("tier", 1), "", id="Lt of the smallest number matches no node"),
         pytest.param(Requirement.less_than("rack", 5), "", id="Lt needs the key"),
         pytest.param(Requirement("tier", frozenset(), True, False, 1, 10), "b", id="Gt and Lt together are a range"),
         pytest.param(Requirement("tier", frozenset({"2"}), True, False, 1), "c", id="Gt together with NotIn"),
         pytest.param(Requirement("tier", frozenset(), True, True, 5), "c bare", id="Gt that also takes nodes without"),
     ],
 )
-def test_a_requirement_lets_in_exactly_the_nodes_that_meet_it(requirement: Requirement, nodes: str) -> None:
+def test_a_requirement_allows_exactly_the_nodes_that_meet_it(requirement: Requirement, nodes: str) -> None:
     engine = fleet()
     wanted = ask("w", selector=Selector.all_of(requirement))
     assert candidates(engine, wanted) == tuple(nodes.split())
@@ -148,13 +162,13 @@ def test_the_identity_of_a_node_is_a_label_like_any_other(key: str, value: str) 
 
 
 @pytest.mark.parametrize(("key", "nodes"), [("node_id", 2), ("ray.io/node-id", 2), ("node_ip", 1), ("node_name", 1)])
-def test_an_address_or_name_that_is_not_known_is_no_label(key: str, nodes: int) -> None:
+def test_an_unknown_address_or_name_is_not_a_label(key: str, nodes: int) -> None:
     engine = cluster(node("n0", ip="10.0.0.0", name="moon"), node("n1"))
     assert len(candidates(engine, ask("w", selector=Selector.all_of(Requirement.exists(key))))) == nodes
 
 
 @pytest.mark.parametrize("key", ["node_id", "ray.io/node-id", "node_ip", "node_name"])
-def test_nobody_can_label_a_node_with_the_identity_of_another(key: str) -> None:
+def test_a_node_cannot_have_the_identity_labels_of_another(key: str) -> None:
     engine = cluster(node("n0", ip="10.0.0.0", name="moon"))
     engine.apply(NodeLabelled("n0", Labels({key: "other"})))
     assert candidates(engine, ask("w", selector=on(key, "other"))) == ()
@@ -164,22 +178,22 @@ def test_nobody_can_label_a_node_with_the_identity_of_another(key: str) -> None:
 # Labels that change while the node runs
 
 
-def test_a_label_set_on_a_running_node_lets_waiting_work_in() -> None:
+def test_setting_a_label_on_a_running_node_places_pending_work() -> None:
     engine = cluster(node("n0"), node("n1"))
-    assert told(submit(engine, ask("w", 1, selector=on("disk", "ssd")))) == {"w": ["lacks-label"]}
-    assert placements(tell(engine, NodeLabelled("n1", Labels({"disk": "ssd"})))) == {"w": "n1"}
+    assert reported(submit(engine, ask("w", 1, selector=on("disk", "ssd")))) == {"w": ["lacks-label"]}
+    assert placements(decide_after(engine, NodeLabelled("n1", Labels({"disk": "ssd"})))) == {"w": "n1"}
 
 
-def test_a_label_removed_from_a_running_node_lets_in_work_that_shuns_it() -> None:
+def test_removing_a_label_from_a_running_node_places_work_that_forbids_the_label() -> None:
     engine = cluster(node("n0", labels={"spot": "yes"}))
     submit(engine, ask("w", 1, selector=Selector.all_of(Requirement.does_not_exist("spot"))))
-    assert placements(tell(engine, NodeLabelled("n0", removed=("spot",)))) == {"w": "n0"}
+    assert placements(decide_after(engine, NodeLabelled("n0", removed=("spot",)))) == {"w": "n0"}
 
 
 def test_a_label_removed_from_a_running_node_keeps_new_work_out_and_leaves_placed_work_alone() -> None:
     engine = cluster(node("n0", labels={"disk": "ssd"}))
     assert place(engine, ask("old", 1, selector=on("disk", "ssd"))) == ["n0"]
-    assert tell(engine, NodeLabelled("n0", removed=("disk",))) == []
+    assert decide_after(engine, NodeLabelled("n0", removed=("disk",))) == []
     assert place(engine, ask("new", 1, selector=on("disk", "ssd"))) == [None]
     assert engine.placed == {"old": "n0"}
 
@@ -192,13 +206,13 @@ def test_a_label_set_on_a_running_node_overrides_the_one_it_joined_with() -> Non
     assert engine.nodes["n0"].labels == Labels({"disk": "hdd", "zone": "a"})
 
 
-def test_labels_may_be_set_and_removed_in_one_breath_and_what_is_set_wins() -> None:
+def test_labels_may_be_set_and_removed_in_one_fact_and_setting_wins() -> None:
     engine = cluster(node("n0", labels={"a": "1", "b": "1"}))
     engine.apply(NodeLabelled("n0", Labels({"b": "2", "c": "3"}), removed=("a", "b", "never")))
     assert engine.nodes["n0"].labels == Labels({"b": "2", "c": "3"})
 
 
-def test_a_node_that_joins_again_under_its_id_is_what_it_now_says_and_keeps_its_work() -> None:
+def test_a_node_that_joins_again_under_its_id_has_its_new_record_and_keeps_its_work() -> None:
     engine = cluster(node("n0", 2, labels={"disk": "ssd"}))
     assert place(engine, ask("w", 1, selector=on("disk", "ssd"))) == ["n0"]
     engine.apply(NodeLabelled("n0", Labels({"set": "later"})), NodeJoined(node("n0", 4, labels={"disk": "hdd"})))

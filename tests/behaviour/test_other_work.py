@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from behaviour import (
+from stead.engine import Engine
+from stead.engine.facts import AskEnded, AskRunning, NodeLabelled
+from stead.engine.reasons import KeptAway, NoAlternativeHolds, NotNear, TooNear
+from stead.language.asks import Affinity, Ask, Preference
+from stead.language.labels import ANYWHERE, NOWHERE, Labels, Requirement, Selector
+from tests.behaviour import (
     all_of,
     apart,
     apart_from_app,
@@ -23,11 +28,6 @@ from behaviour import (
     run,
     zones,
 )
-from stead.asks import Affinity, Ask, Preference
-from stead.engine import Engine
-from stead.engine.facts import AskEnded, AskRunning, NodeLabelled
-from stead.engine.reasons import KeptAway, NoAlternativeHolds, NotNear, TooNear
-from stead.labelling import ANYWHERE, NOWHERE, Labels, Requirement, Selector
 
 
 def web(id: str, **rest: Any) -> Ask:
@@ -158,10 +158,10 @@ def test_an_ask_is_found_by_its_id_only_in_the_namespaces_of_the_affinity() -> N
     assert candidates(engine, ask("w", affinities=all_of(near("a", namespaces=frozenset({"blue"}))))) == ("n0",)
 
 
-# The first one
+# The exception for the first of its kind
 
 
-def test_the_first_of_its_kind_is_let_in_on_every_node_that_has_the_keys() -> None:
+def test_the_first_of_its_kind_may_go_to_every_node_that_has_the_keys() -> None:
     engine = zones("a", "b", "-")
     assert candidates(engine, web("w", affinities=all_of(near_app("web", "zone")))) == ("n0", "n1")
     assert candidates(engine, web("w", affinities=all_of(near_app("web")))) == ("n0", "n1", "n2")
@@ -187,16 +187,16 @@ def test_the_first_of_its_kind_is_let_in_on_every_node_that_has_the_keys() -> No
         ),
     ],
 )
-def test_the_first_one_is_not_let_in_when(wanted: Ask) -> None:
+def test_there_is_no_exception_for_the_first_one_when(wanted: Ask) -> None:
     assert codes(zones("a", "b"), wanted) == ["not-near"]
 
 
-def test_the_first_one_is_let_in_nowhere_when_no_node_has_the_key() -> None:
+def test_the_first_one_fits_nowhere_when_no_node_has_the_key() -> None:
     assert candidates(zones("a", "b"), web("w", affinities=all_of(near_app("web", "rack")))) == ()
     assert candidates(zones("a", "b"), web("w", affinities=all_of(near_app("web", "rack", "zone")))) == ()
 
 
-def test_the_first_one_is_let_in_across_namespaces_when_the_affinity_means_all_of_them() -> None:
+def test_the_first_one_may_go_anywhere_when_the_affinity_covers_all_namespaces() -> None:
     wanted = web("w", namespace="blue", affinities=all_of(near_app("web", namespaces=frozenset())))
     assert candidates(zones("a", "b"), wanted) == ("n0", "n1")
 
@@ -250,7 +250,7 @@ def test_apart_looks_one_way() -> None:
         pytest.param(("rack",), "n0 n1 n2 n3", id="by a key the node lacks"),
     ],
 )
-def test_a_symmetric_one_keeps_matching_newcomers_out_of_its_domain(topologies: tuple[str, ...], nodes: str) -> None:
+def test_a_symmetric_anti_affinity_refuses_matching_work_in_its_domain(topologies: tuple[str, ...], nodes: str) -> None:
     engine = zones("a", "a", "b", "-")
     shy = apart_from_app("web", *topologies, symmetric=True)
     run(engine, ask("shy", affinities=all_of(shy)), "n0")
@@ -267,7 +267,7 @@ def test_a_symmetric_one_keeps_matching_newcomers_out_of_its_domain(topologies: 
         pytest.param(web("w", namespace="blue"), id="one in another namespace"),
     ],
 )
-def test_a_symmetric_one_does_not_mind(newcomer: Ask) -> None:
+def test_a_symmetric_anti_affinity_ignores(newcomer: Ask) -> None:
     engine = zones("a")
     run(engine, ask("shy", affinities=all_of(apart_from_app("web", symmetric=True))), "n0")
     assert candidates(engine, newcomer) == ("n0",)
@@ -281,7 +281,9 @@ def test_a_symmetric_one_does_not_mind(newcomer: Ask) -> None:
         pytest.param(frozenset[str](), ["blue", "green"], id="the empty list is every namespace"),
     ],
 )
-def test_a_symmetric_one_looks_from_its_own_namespace(namespaces: frozenset[str] | None, kept_away: list[str]) -> None:
+def test_a_symmetric_anti_affinity_uses_its_own_namespace(
+    namespaces: frozenset[str] | None, kept_away: list[str]
+) -> None:
     engine = zones("a")
     shy = apart_from_app("web", symmetric=True, namespaces=namespaces)
     run(engine, ask("shy", namespace="blue", affinities=all_of(shy)), "n0")
@@ -310,7 +312,7 @@ def test_symmetric_ones_of_every_alternative_keep_newcomers_away_and_each_is_a_r
     assert candidates(engine, web("w")) == ("n0", "n2")
 
 
-def test_those_that_keep_it_away_stand_in_the_order_of_selector_topologies_and_namespaces() -> None:
+def test_symmetric_reasons_are_ordered_by_selector_topologies_and_namespaces() -> None:
     engine = zones("a")
     any_app = Affinity(Selector.all_of(Requirement.exists("app")), near=False, symmetric=True)
     everywhere = apart_from_app("web", symmetric=True, namespaces=frozenset())
@@ -332,7 +334,7 @@ def test_equal_symmetric_affinities_are_one_reason_wherever_their_work_is() -> N
     assert refusals(engine, web("w")) == [(KeptAway(shy), 1, 1)]
 
 
-def test_a_node_is_kept_free_until_the_last_one_that_keeps_it_ends() -> None:
+def test_a_symmetric_anti_affinity_ends_with_the_last_work_that_has_it() -> None:
     engine = zones("a")
     for id in ("shy-0", "shy-1"):
         run(engine, ask(id, affinities=all_of(apart_from_app("web", symmetric=True))), "n0")
@@ -366,7 +368,7 @@ def test_a_soft_affinity_is_a_preference(want: Affinity, chosen: str) -> None:
     assert place(engine, ask("w", 1, prefers=(Preference(want),))) == [chosen]
 
 
-def test_a_soft_apart_is_kept_while_it_can_be() -> None:
+def test_a_soft_apart_is_satisfied_while_possible() -> None:
     engine = zones("a", "b", cpu=2)
     soft = (Preference(apart_from_app("web")),)
     crowd = [ask(f"w{index}", 1, labels={"app": "web"}, prefers=soft) for index in range(4)]
@@ -379,7 +381,7 @@ def test_a_soft_apart_is_never_symmetric() -> None:
     assert candidates(engine, web("w")) == ("n0",)
 
 
-def test_a_soft_affinity_lets_the_first_one_choose_freely() -> None:
+def test_with_a_soft_affinity_the_first_of_its_kind_may_go_anywhere() -> None:
     engine = zones("-", "a")
     assert place(engine, web("w", prefers=(Preference(near_app("web", "zone")),))) == ["n1"]
 

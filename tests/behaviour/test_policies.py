@@ -8,16 +8,16 @@ from random import Random
 
 import pytest
 
-from behaviour import amounts, ask, cluster, fill, node, on, place, run, submit, taint, tell
-from stead.asks import Ask, Choice, PolicyName, Preference, locality
 from stead.engine import Engine
 from stead.engine.decisions import Placed
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLeft
 from stead.errors import Invalid
-from stead.labelling import Labels
-from stead.node import Node
-from stead.resources import Resources
-from stead.taints import Effect, Taint
+from stead.language.asks import Ask, Choice, PolicyName, Preference, locality
+from stead.language.labels import Labels
+from stead.language.nodes import Node
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint
+from tests.behaviour import amounts, ask, cluster, decide_after, fill, node, on, place, run, submit, taint
 
 HYBRID, PACK, SPREAD, RANDOM = PolicyName.HYBRID, PolicyName.PACK, PolicyName.SPREAD, PolicyName.RANDOM
 ONE_AT_A_TIME = [policy for policy in PolicyName if not policy.in_batches]
@@ -152,7 +152,7 @@ def test_weights_of_preferences_that_hold_are_added(prefers: dict[str, int], cho
     assert place(engine, preferring("w", *wishes)) == [chosen]
 
 
-def test_a_preferred_node_that_is_full_is_no_obstacle() -> None:
+def test_a_full_preferred_node_does_not_block_the_others() -> None:
     engine = cluster(*nodes(4, 1))
     assert place(engine, *(preferring(f"w{index}", locality("n1")) for index in range(2))) == ["n1", "n0"]
 
@@ -199,7 +199,7 @@ def test_asking_about_random_work_does_not_change_what_is_drawn() -> None:
     assert place(engines[0], *crowd(6, 1, RANDOM)) == place(engines[1], *crowd(6, 1, RANDOM))
 
 
-# A batch is what one by one would be
+# Placing many at once equals placing one by one
 
 
 def some_node(random: Random, index: int) -> Node:
@@ -261,4 +261,4 @@ def test_a_limit_per_call_does_not_change_where_work_lands(policy: PolicyName, l
     for _ in range(len(work)):
         assert sum(1 for _ in piecemeal.decide(limit)) <= limit
     assert piecemeal.placed == whole.placed
-    assert tell(piecemeal) == []
+    assert decide_after(piecemeal) == []

@@ -1,4 +1,4 @@
-"""Amounts: exact, per device where they come as devices, and told apart as never-fits and short-now."""
+"""Amounts: exact, per device for device resources, with never-fits and short-now as different reasons."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
-from behaviour import (
+from stead.engine import Engine
+from stead.engine.decisions import Placed
+from stead.engine.facts import AskEnded, AskLost, NodeJoined, NodeLabelled, NodeLeft, NodeResized
+from stead.engine.reasons import NeverFits, ShortOf
+from stead.errors import Invalid
+from stead.language.asks import Ask, Choice, PolicyName, Preference
+from stead.language.labels import Labels
+from stead.language.nodes import Node
+from stead.language.resources import DEVICES, UNIT, Resources
+from tests.behaviour import (
     amounts,
     ask,
     candidates,
     cluster,
     codes,
+    decide_after,
     fill,
     free_of,
     node,
@@ -19,20 +29,10 @@ from behaviour import (
     place,
     placements,
     refusals,
+    reported,
     run,
     submit,
-    tell,
-    told,
 )
-from stead.asks import Ask, Choice, PolicyName, Preference
-from stead.engine import Engine
-from stead.engine.decisions import Placed
-from stead.engine.facts import AskEnded, AskLost, NodeJoined, NodeLabelled, NodeLeft, NodeResized
-from stead.engine.reasons import NeverFits, ShortOf
-from stead.errors import Invalid
-from stead.labelling import Labels
-from stead.node import Node
-from stead.resources import DEVICES, UNIT, Resources
 
 
 def gpus(engine: Engine, *shares: float, where: str = "n0") -> None:
@@ -44,7 +44,7 @@ def gpus(engine: Engine, *shares: float, where: str = "n0") -> None:
 # Never fits, or not now
 
 
-def test_too_small_is_told_apart_from_full_now() -> None:
+def test_too_small_and_full_now_are_different_reasons() -> None:
     engine = cluster(node("small", 1), node("full", 4), node("free", 4))
     fill(engine, "full", 3)
     need = 2 * UNIT
@@ -97,7 +97,7 @@ def test_ten_tenths_are_one() -> None:
     crowd = [ask(f"w{index}", 0.1) for index in range(11)]
     assert place(engine, *crowd) == ["n0"] * 10 + [None]
     assert free_of(engine) == {"n0": 0}
-    tell(engine, AskEnded("w10"), *(AskEnded(f"w{index}") for index in range(10)))
+    decide_after(engine, AskEnded("w10"), *(AskEnded(f"w{index}") for index in range(10)))
     assert engine.free("n0") == {"CPU": UNIT}
 
 
@@ -196,7 +196,7 @@ def test_among_equally_full_devices_the_first_takes_the_share_and_whole_ones_com
 
 
 @pytest.mark.parametrize("ending", [AskEnded("g1"), AskLost("g1")], ids=["it ended", "it lost its place"])
-def test_work_that_is_over_gives_back_the_devices_that_it_held(ending: Any) -> None:
+def test_ended_work_frees_its_devices(ending: Any) -> None:
     engine = cluster(node("n0", GPU=2))
     gpus(engine, 0.6, 0.6)
     assert codes(engine, ask("w", gpu=1)) == ["short-now"]
@@ -225,7 +225,7 @@ def test_more_than_one_device_is_asked_for_in_whole_devices(amount: float) -> No
 
 
 def test_a_node_cannot_have_part_of_a_device() -> None:
-    with pytest.raises(Invalid, match="devices are whole"):
+    with pytest.raises(Invalid, match="give whole devices"):
         node("n0", GPU=1.5)
 
 
@@ -239,7 +239,7 @@ def test_a_part_of_a_device_reported_later_does_not_count(capacity: float, devic
     assert candidates(engine, ask("w", gpu=1)) == tuple(["n0", "n1"][: 2 * devices])
 
 
-# What the cluster says wins
+# What the cluster reports wins
 
 
 @pytest.mark.parametrize("work", [ask("w", 3), ask("w", gpu=2), ask("w", gpu=0.6), ask("w", gpu=1)], ids=repr)
@@ -270,14 +270,14 @@ def test_devices_may_run_where_none_are_known() -> None:
 
 def test_a_node_that_grows_takes_more() -> None:
     engine = cluster(node("n0", 1))
-    assert told(submit(engine, ask("w", 2))) == {"w": ["never-fits"]}
-    assert placements(tell(engine, NodeResized("n0", amounts(CPU=2)))) == {"w": "n0"}
+    assert reported(submit(engine, ask("w", 2))) == {"w": ["never-fits"]}
+    assert placements(decide_after(engine, NodeResized("n0", amounts(CPU=2)))) == {"w": "n0"}
 
 
-def test_a_node_that_shrinks_below_what_is_in_use_evicts_nobody_and_takes_nobody() -> None:
+def test_a_node_that_shrinks_below_what_is_in_use_evicts_no_work_and_takes_none() -> None:
     engine = cluster(node("n0", 4))
     place(engine, *(ask(f"w{index}", 1) for index in range(4)))
-    assert tell(engine, NodeResized("n0", amounts(CPU=2))) == []
+    assert decide_after(engine, NodeResized("n0", amounts(CPU=2))) == []
     assert free_of(engine) == {"n0": -2}
     assert codes(engine, ask("x", 1)) == ["short-now"]
     engine.apply(AskEnded("w0"), AskEnded("w1"))
@@ -333,7 +333,7 @@ def test_a_later_choice_is_taken_when_no_node_of_an_earlier_one_is_available() -
     engine = cluster(node("a", 2, labels={"zone": "a"}), node("b", 2, labels={"zone": "b"}))
     decisions = submit(engine, *(choosing(f"w{index}", BIG_A, SMALL_B) for index in range(4)))
     assert decisions[:3] == [Placed("w0", "a", 0), Placed("w1", "b", 1), Placed("w2", "b", 1)]
-    assert told(decisions) == {"w3": ["lacks-label", "short-now"]}
+    assert reported(decisions) == {"w3": ["lacks-label", "short-now"]}
     assert free_of(engine) == {"a": 0, "b": 0}
 
 
@@ -341,7 +341,7 @@ def test_a_choice_takes_its_own_amounts_and_gives_them_back() -> None:
     engine = cluster(node("b", 2, labels={"zone": "b"}))
     assert submit(engine, choosing("w", BIG_A, SMALL_B)) == [Placed("w", "b", 1)]
     assert free_of(engine) == {"b": 1}
-    tell(engine, AskEnded("w"))
+    decide_after(engine, AskEnded("w"))
     assert free_of(engine) == {"b": 2}
 
 
@@ -354,16 +354,16 @@ def test_a_waiting_ask_takes_whichever_choice_comes_free_first() -> None:
     engine = cluster(node("a", 2, labels={"zone": "a"}), node("b", 2, labels={"zone": "b"}))
     on_a, on_b = fill(engine, "a", 2), fill(engine, "b", 2)
     submit(engine, choosing("w", BIG_A, SMALL_B), choosing("x", BIG_A, SMALL_B))
-    assert tell(engine, AskEnded(on_b))[:1] == [Placed("w", "b", 1)]
+    assert decide_after(engine, AskEnded(on_b))[:1] == [Placed("w", "b", 1)]
     assert engine.placed["x"] == "b"
-    assert tell(engine, AskEnded(on_a)) == []
+    assert decide_after(engine, AskEnded(on_a)) == []
 
 
 def test_work_placed_by_a_fallback_is_placed_by_its_first_choice_when_it_starts_again() -> None:
     engine = cluster(node("b", labels={"zone": "b"}))
     submit(engine, choosing("w", BIG_A, SMALL_B))
-    assert tell(engine, NodeJoined(node("a", labels={"zone": "a"}))) == []
-    assert tell(engine, AskLost("w")) == [Placed("w", "a", 0)]
+    assert decide_after(engine, NodeJoined(node("a", labels={"zone": "a"}))) == []
+    assert decide_after(engine, AskLost("w")) == [Placed("w", "a", 0)]
 
 
 @pytest.mark.parametrize(
@@ -388,14 +388,14 @@ def test_the_reasons_shown_are_those_of_the_choice_that_may_come_free(
 ) -> None:
     engine = cluster(node("n0", 4, memory=100))
     run(engine, ask("full", 4, memory=100), "n0")
-    assert told(submit(engine, choosing("w", *choices))) == {"w": reasons}
+    assert reported(submit(engine, choosing("w", *choices))) == {"w": reasons}
 
 
 def test_reasons_follow_the_choice_that_becomes_feasible() -> None:
     engine = cluster(node("n0", 2))
     fill(engine, "n0", 2)
-    assert told(submit(engine, choosing("w", BIG_A, SMALL_B))) == {"w": ["lacks-label", "short-now"]}
-    assert told(tell(engine, NodeLabelled("n0", Labels({"zone": "b"})))) == {"w": ["short-now"]}
+    assert reported(submit(engine, choosing("w", BIG_A, SMALL_B))) == {"w": ["lacks-label", "short-now"]}
+    assert reported(decide_after(engine, NodeLabelled("n0", Labels({"zone": "b"})))) == {"w": ["short-now"]}
 
 
 def test_an_ask_needs_at_least_one_choice() -> None:

@@ -1,15 +1,16 @@
-"""Every rule names each column that can change its answer: that list is its cache key and its wake-up call."""
+"""Every rule lists each column that can change its answer; caches and waking depend on that list."""
 
 from __future__ import annotations
 
 import pytest
 
-from behaviour import all_of, apart_from_app, ask, cluster, near, near_app, node, on, run, tolerates
-from stead.asks import Affinity, Ask, Choice, Spread
-from stead.engine.fleet import DRAINING, RESERVED, TAINTS, Column, Fleet
+from stead.engine.change_log import ANY_WORK, DRAINING, KEEPERS, RESERVED, TAINTS, Column
+from stead.engine.fleet import Fleet
 from stead.engine.rules import Rule, World, compile_rules
-from stead.engine.work import ANY_WORK, KEEPERS, Work, meant_by
-from stead.labelling import EMPTY, NOWHERE, Requirement, Selector
+from stead.engine.work import Work, meant_by
+from stead.language.asks import Affinity, Ask, Choice, Spread
+from stead.language.labels import EMPTY, NOWHERE, Requirement, Selector
+from tests.behaviour import all_of, apart_from_app, ask, cluster, near, near_app, node, on, run, tolerates
 
 WEB = on("app", "web")
 ZONE, DISK = Requirement.exists("zone"), Requirement.exists("disk")
@@ -18,7 +19,7 @@ ZONE, DISK = Requirement.exists("zone"), Requirement.exists("disk")
 def rules_of(work: Ask) -> tuple[Rule, ...]:
     kind = (work.namespace, work.labels)
     (choice,) = work.choices
-    return compile_rules(choice, kind, work.tolerations, work.affinities, work.spreads, work).in_blame_order
+    return compile_rules(choice, kind, work.tolerations, work.affinities, work.spreads, work).in_blame_order()
 
 
 def named(work: Ask, placed: Work | None = None) -> dict[str, set[Column]]:
@@ -30,11 +31,11 @@ def named(work: Ask, placed: Work | None = None) -> dict[str, set[Column]]:
 
 
 def label(*keys: str) -> set[Column]:
-    return {("label", key) for key in keys}
+    return {Column("label", key) for key in keys}
 
 
 def work(selector: Selector, *namespaces: str) -> set[Column]:
-    return {("work", meant_by(selector, frozenset(namespaces), ""))}
+    return {Column("work", meant_by(selector, frozenset(namespaces), ""))}
 
 
 PLAIN: dict[str, set[Column]] = {
@@ -112,7 +113,7 @@ def test_work_that_keeps_others_away_by_a_label_makes_them_read_it() -> None:
     engine = cluster(node("n0"))
     for app, key in (("web", "zone"), ("web", "node_id"), ("db", "rack")):
         run(engine, ask(f"shy-{key}", affinities=all_of(apart_from_app(app, key, symmetric=True))), "n0")
-    placed = engine._board.work
+    placed = engine._parts.board.work
     assert named(ask("w", labels={"app": "web"}), placed)["NotKeptAway"] == {KEEPERS} | label("zone")
 
 
@@ -122,7 +123,7 @@ def test_every_rule_can_be_asked_about_an_empty_cluster() -> None:
     assert all(not nodes for rule in rules_of(wanted) for _, nodes in rule.refusals(world))
 
 
-def test_rules_stand_in_the_order_of_blame() -> None:
+def test_rules_are_in_blame_order() -> None:
     wanted = ask("w", 1, selector=Selector.all_of(ZONE), affinities=all_of(near("a")), spreads=(Spread("zone", WEB),))
     assert [type(rule).__name__ for rule in rules_of(wanted)] == [
         "NotDraining",
@@ -137,8 +138,8 @@ def test_rules_stand_in_the_order_of_blame() -> None:
     ]
 
 
-def test_an_alternative_without_affinities_is_no_rule() -> None:
-    plain = compile_rules(Choice(), ("", EMPTY), (), (), (), None).in_blame_order
+def test_an_alternative_without_affinities_has_no_rule() -> None:
+    plain = compile_rules(Choice(), ("", EMPTY), (), (), (), None).in_blame_order()
     assert [type(rule).__name__ for rule in plain] == [
         "NotDraining",
         "NotKeptAway",

@@ -1,15 +1,33 @@
-"""The smallest change that would let waiting work in: fewest edits, the kindest edit first, and seen to work."""
+"""The smallest change that would make pending work fit: fewest edits, cheapest kind first, and tested on a fork."""
 
 from __future__ import annotations
 
 import pytest
 
-from behaviour import (
+from stead.engine import Engine
+from stead.engine.explain.smallest_change import (
+    AddCapacity,
+    AddLabel,
+    Change,
+    Drop,
+    Edit,
+    FreeUp,
+    Tolerate,
+    Uncordon,
+    Widen,
+)
+from stead.engine.facts import AskEnded, NodeDrained, NodeJoined, NodeResized
+from stead.language.asks import Ask, Choice, Spread
+from stead.language.labels import NOWHERE, Requirement, Selector
+from stead.language.resources import UNIT
+from stead.language.taints import Effect
+from tests.behaviour import (
     all_of,
     amounts,
     apart_from_app,
     ask,
     cluster,
+    decide_after,
     fill,
     near,
     near_app,
@@ -19,16 +37,8 @@ from behaviour import (
     run,
     submit,
     taint,
-    tell,
     zones,
 )
-from stead.asks import Ask, Choice, Spread
-from stead.engine import Engine
-from stead.engine.changes import AddCapacity, AddLabel, Change, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
-from stead.engine.facts import AskEnded, NodeDrained, NodeJoined, NodeResized
-from stead.labelling import NOWHERE, Requirement, Selector
-from stead.resources import UNIT
-from stead.taints import Effect
 
 X = taint("x")
 WEB = {"app": "web"}
@@ -196,8 +206,8 @@ ORDERED: list[tuple[str, Edit]] = [
 
 
 @pytest.mark.parametrize("first", range(len(ORDERED)), ids=[type(edit).__name__ for _, edit in ORDERED])
-def test_among_single_edits_the_kinder_one_is_offered(first: int) -> None:
-    """In the order of the table: what costs its owner the least comes first."""
+def test_among_single_edits_the_cheaper_kind_is_offered(first: int) -> None:
+    """In the order of the table: the cheapest kind of edit comes first."""
     nodes = {
         "tainted": node("tainted", 1, labels={"zone": "b"}, taints=[X]),
         "elsewhere": node("elsewhere", 1, labels={"zone": "a"}),
@@ -212,7 +222,7 @@ def test_among_single_edits_the_kinder_one_is_offered(first: int) -> None:
     assert change(engine, wanting(IN_B)) == Change((ORDERED[first][1],), 1)
 
 
-def test_giving_up_a_wish_comes_after_freeing_and_before_buying() -> None:
+def test_dropping_a_condition_comes_after_freeing_and_before_adding_capacity() -> None:
     engine = cluster(node("small", 0, labels={"zone": "b"}), node("bare", 1))
     assert edits(engine, wanting(IN_B)) == (Drop(IN_B),)
     engine.apply(NodeJoined(node("full", 1, labels={"zone": "b"})))
@@ -225,7 +235,7 @@ def test_one_edit_of_any_kind_is_smaller_than_two() -> None:
     assert edits(engine, wanting(IN_B)) == (Uncordon("n1"),)
 
 
-def test_equally_small_changes_are_told_apart_by_the_nodes_they_open() -> None:
+def test_of_equally_small_changes_the_one_that_opens_more_nodes_wins() -> None:
     engine = cluster(node("n0", taints=[X]), node("n1", taints=[taint("y")]), node("n2", taints=[taint("y")]))
     assert change(engine, ask("w", 1)) == Change((Tolerate(taint("y")),), 2)
 
@@ -252,7 +262,7 @@ def test_there_is_no_change_without_nodes_and_none_is_needed_where_it_fits() -> 
     assert zones("a").explain(ask("w", 1)).change is None
 
 
-# One label that cures several obstacles
+# One label that removes several obstacles
 
 
 def test_one_label_may_be_enough_where_several_obstacles_speak_of_it() -> None:
@@ -309,8 +319,8 @@ def test_a_label_may_cure_terms_and_affinities_at_once() -> None:
     assert edits(engine, wanted) == (AddLabel("n1", "zone", "a"),)
 
 
-def test_a_spread_that_is_measured_anew_needs_no_edit_of_its_own() -> None:
-    """Zone c is empty and excluded; letting it in makes it the emptiest, and open."""
+def test_a_spread_that_another_edit_fixes_needs_no_edit_of_its_own() -> None:
+    """Zone c is empty and excluded; allowing it makes it the emptiest domain."""
     engine = zones("a", "b", "c")
     for index, id in enumerate(("n0", "n1")):
         run(engine, ask(f"web-{index}", labels=WEB), id)
@@ -321,24 +331,24 @@ def test_a_spread_that_is_measured_anew_needs_no_edit_of_its_own() -> None:
     assert edits(engine, wanted) == (Widen(in_ab, "c"),)
 
 
-# It is true
+# The change works
 
 
 @pytest.mark.parametrize("used", [1, 2, 3, 4])
-def test_doing_what_the_change_says_lets_the_work_in(used: int) -> None:
+def test_making_the_suggested_change_makes_the_work_fit(used: int) -> None:
     engine = cluster(node("n0", 4))
     for index in range(used):
         fill(engine, "n0", 1, f"one-{index}")
     submit(engine, ask("w", 4))
     (edit,) = edits(engine, ask("w", 4))
     assert edit == FreeUp("n0", "CPU", used * UNIT)
-    assert placements(tell(engine, *(AskEnded(f"one-{index}") for index in range(used)))) == {"w": "n0"}
+    assert placements(decide_after(engine, *(AskEnded(f"one-{index}") for index in range(used)))) == {"w": "n0"}
 
 
-def test_adding_what_the_change_says_lets_the_work_in() -> None:
+def test_adding_the_suggested_capacity_makes_the_work_fit() -> None:
     engine = cluster(node("n0", 4, GPU=1))
     run(engine, ask("share", 1, gpu=0.5), "n0")
     submit(engine, ask("w", 5, gpu=1))
     found = edits(engine, ask("w", 5, gpu=1))
     assert found == (AddCapacity("n0", "CPU", 2 * UNIT), FreeUp("n0", "GPU", 5000))
-    assert placements(tell(engine, NodeResized("n0", amounts(CPU=6, GPU=2)))) == {"w": "n0"}
+    assert placements(decide_after(engine, NodeResized("n0", amounts(CPU=6, GPU=2)))) == {"w": "n0"}

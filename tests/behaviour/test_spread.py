@@ -1,4 +1,4 @@
-"""Even numbers over the domains of a topology key."""
+"""Spreads: work distributed evenly over the domains of a topology key."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ from typing import Any
 
 import pytest
 
-from behaviour import ask, candidates, cluster, codes, node, on, place, placements, refusals, run, submit, tell, zones
-from stead.asks import Ask, Preference, Spread
 from stead.engine import Engine
 from stead.engine.facts import AskEnded, NodeDrained, NodeJoined, NodeLabelled, NodeLeft
 from stead.engine.reasons import Skewed
 from stead.errors import Invalid
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
+from stead.language.asks import Ask, Preference, Spread
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from tests.behaviour import (
+    ask,
+    candidates,
+    cluster,
+    codes,
+    decide_after,
+    node,
+    on,
+    place,
+    placements,
+    refusals,
+    run,
+    submit,
+    zones,
+)
 
 WEB = on("app", "web")
 OVER_ZONES = Spread("zone", WEB)
@@ -76,7 +90,7 @@ def test_by_node_every_node_is_a_domain() -> None:
     assert candidates(engine, web("w", Spread("node_id", WEB))) == ("n1", "n2")
 
 
-# Who is counted
+# Which work counts
 
 
 def test_an_ask_that_does_not_match_itself_does_not_add_to_the_count() -> None:
@@ -192,7 +206,7 @@ def test_a_new_domain_is_filled_before_the_others_take_more() -> None:
     assert candidates(engine, web("w", OVER_ZONES)) == ("n2",)
 
 
-def test_a_domain_that_is_gone_holds_nobody_back() -> None:
+def test_a_domain_that_left_no_longer_limits_the_spread() -> None:
     engine = with_web_on(zones("a", "b", "c"), "n0", "n1")
     engine.apply(NodeLeft("n2"))
     assert candidates(engine, web("w", OVER_ZONES)) == ("n0", "n1")
@@ -208,16 +222,16 @@ def test_a_domain_that_is_gone_holds_nobody_back() -> None:
         pytest.param(NodeLeft("n1"), id="the emptier domain leaves"),
     ],
 )
-def test_waiting_work_is_let_in_when(relief: Any) -> None:
+def test_pending_work_is_placed_when(relief: Any) -> None:
     engine = cluster(node("n0", labels={"zone": "a", "disk": "ssd"}), node("n1", labels={"zone": "b", "disk": "ssd"}))
     with_web_on(engine, "n0")
     engine.apply(NodeDrained("n1"))
     submit(engine, web("w", OVER_ZONES, selector=Selector.all_of(Requirement.exists("disk"))))
     assert engine.waiting == ("w",)
-    assert placements(tell(engine, relief)) == {"w": "n0"}
+    assert placements(decide_after(engine, relief)) == {"w": "n0"}
 
 
-def test_a_preferred_spread_is_kept_while_it_can_be() -> None:
+def test_a_preferred_spread_is_satisfied_while_possible() -> None:
     engine = zones("a", "a", "b", cpu=2)
     soft = (Preference(OVER_ZONES),)
     crowd = [ask(f"w{index}", 1, labels={"app": "web"}, prefers=soft) for index in range(6)]

@@ -1,28 +1,28 @@
-"""Taints keep work off a node, tolerations let it on: every effect against every kind of toleration."""
+"""Taints and tolerations: every effect against every kind of toleration."""
 
 from __future__ import annotations
 
 import pytest
 
-from behaviour import (
+from stead.engine.facts import NodeJoined, NodeTainted, NodeUntainted
+from stead.engine.reasons import Tainted
+from stead.language.asks import Preference
+from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
+from tests.behaviour import (
     ask,
     candidates,
     cluster,
+    decide_after,
     node,
     on,
     place,
     placements,
     refusals,
+    reported,
     submit,
     taint,
-    tell,
-    told,
     tolerates,
 )
-from stead.asks import Preference
-from stead.engine.facts import NodeJoined, NodeTainted, NodeUntainted
-from stead.engine.reasons import Tainted
-from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
 
 GPU_NODE = Taint("gpu_node", "true")
 REFUSING = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
@@ -75,15 +75,15 @@ def test_a_toleration_of_one_effect_covers_no_other(effect: Effect) -> None:
 
 
 @pytest.mark.parametrize("toleration", [*COVERING, *NOT_COVERING])
-def test_a_preference_not_to_schedule_refuses_nobody(toleration: Toleration) -> None:
+def test_prefer_no_schedule_refuses_no_work(toleration: Toleration) -> None:
     engine = cluster(node("n0", taints=[taint("kind", "a100", Effect.PREFER_NO_SCHEDULE)]))
     assert place(engine, ask("w", 1, tolerations=(toleration,))) == ["n0"]
 
 
-def test_work_without_a_toleration_stays_off_whatever_else_it_says() -> None:
+def test_work_without_a_toleration_is_refused_whatever_else_it_asks() -> None:
     engine = cluster(node("n0", taints=[GPU_NODE], labels={"zone": "a"}))
     pinned = ask("w", 1, selector=on("node_id", "n0"), prefers=(Preference(on("zone", "a")),))
-    assert told(submit(engine, pinned)) == {"w": ["tainted"]}
+    assert reported(submit(engine, pinned)) == {"w": ["tainted"]}
 
 
 def test_every_taint_of_a_node_must_be_tolerated_and_each_is_a_reason() -> None:
@@ -158,16 +158,16 @@ def test_work_queued_before_the_taint_obeys_it() -> None:
     engine = cluster(node("n0", 1))
     place(engine, ask("first", 1), ask("second", 1))
     engine.apply(NodeTainted("n0", GPU_NODE))
-    decisions = tell(engine, NodeJoined(node("n1", 1)))
+    decisions = decide_after(engine, NodeJoined(node("n1", 1)))
     assert placements(decisions) == {"second": "n1"}
     assert engine.placed["first"] == "n0"
 
 
 @pytest.mark.parametrize("effect", REFUSING, ids=str)
-def test_a_taint_that_is_removed_lets_waiting_work_in(effect: Effect) -> None:
+def test_removing_a_taint_places_pending_work(effect: Effect) -> None:
     engine = cluster(node("n0", taints=[taint("a", "x", effect)]))
     submit(engine, ask("w", 1))
-    assert placements(tell(engine, NodeUntainted("n0", "a"))) == {"w": "n0"}
+    assert placements(decide_after(engine, NodeUntainted("n0", "a"))) == {"w": "n0"}
 
 
 @pytest.mark.parametrize(
@@ -202,11 +202,11 @@ def test_a_taint_replaces_the_one_of_its_key_and_effect_and_no_other() -> None:
 def test_the_same_taint_again_changes_nothing() -> None:
     engine = cluster(node("n0", taints=[taint("a", "1"), taint("b")]))
     before = engine.nodes["n0"]
-    assert tell(engine, NodeTainted("n0", taint("a", "1"))) == []
+    assert decide_after(engine, NodeTainted("n0", taint("a", "1"))) == []
     assert engine.nodes["n0"] == before
 
 
-def test_a_taint_on_one_node_says_nothing_about_its_neighbours() -> None:
+def test_a_taint_on_one_node_does_not_affect_others() -> None:
     engine = cluster(node("n0"), node("n1"))
     engine.apply(NodeTainted("n0", GPU_NODE), NodeTainted("n1", GPU_NODE), NodeUntainted("n0", "gpu_node"))
     assert candidates(engine, ask("w")) == ("n0",)

@@ -1,4 +1,4 @@
-"""What the engine remembers to be fast, it may forget at any moment: no limit on memory changes a decision."""
+"""The engine may drop its caches at any time: no cache limit changes a decision."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from behaviour import (
+from stead.engine import board as board_module
+from stead.engine.facts import AskEnded, AskSubmitted, ClockAdvanced, NodeJoined, NodeLabelled
+from stead.engine.groups import search as search_module
+from stead.language.asks import Spread
+from stead.language.labels import Labels
+from tests.behaviour import (
     all_of,
     apart_from_app,
     ask,
     cluster,
+    decide_after,
     fill,
     group,
     near_app,
@@ -19,14 +25,8 @@ from behaviour import (
     place,
     placements,
     submit,
-    tell,
 )
-from behaviour.scenario import story
-from stead.asks import Spread
-from stead.engine import board as board_module
-from stead.engine import groups as groups_module
-from stead.engine.facts import AskEnded, AskSubmitted, ClockAdvanced, NodeJoined, NodeLabelled
-from stead.labelling import Labels
+from tests.behaviour.scenario import story
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ from stead.labelling import Labels
         pytest.param("TOUCHED_MAX", 0, id="no touched row is remembered"),
     ],
 )
-def test_a_short_memory_makes_no_difference(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_caches_make_no_difference(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     normal = [story(seed, 100) for seed in (11, 12)]
     assert hasattr(board_module, limit)
     monkeypatch.setattr(board_module, limit, value)
     assert [story(seed, 100) for seed in (11, 12)] == normal
 
 
-def test_waiting_work_is_still_woken_after_everything_was_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_work_is_still_woken_after_all_caches_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board_module, "SHAPES_IDLE_MAX", 0)
     engine = cluster(node("n0", 2, labels={"zone": "a"}))
     fill(engine, "n0", 2, "full")
@@ -58,13 +58,13 @@ def test_waiting_work_is_still_woken_after_everything_was_forgotten(monkeypatch:
         place(
             engine, ask(f"brief-{index}", 0, labels={"n": str(index)}, affinities=all_of(apart_from_app(f"x{index}")))
         )
-        tell(engine, AskEnded(f"brief-{index}"))
+        decide_after(engine, AskEnded(f"brief-{index}"))
     assert placements(submit(engine, ask("web", labels={"app": "web"}))) == {"web": "n0", "near": "n0"}
-    assert placements(tell(engine, AskEnded("full"))) == {"room": "n0"}
-    assert placements(tell(engine, NodeLabelled("n0", Labels({"zone": "b"})))) == {"m0": "n0"}
+    assert placements(decide_after(engine, AskEnded("full"))) == {"room": "n0"}
+    assert placements(decide_after(engine, NodeLabelled("n0", Labels({"zone": "b"})))) == {"m0": "n0"}
 
 
-def test_a_thousand_shapes_that_came_and_went_leave_the_engine_as_it_was() -> None:
+def test_a_thousand_ended_shapes_leave_the_engine_unchanged() -> None:
     engine = cluster(node("n0", 4))
     before = engine.free("n0")
     for index in range(1000):
@@ -75,8 +75,8 @@ def test_a_thousand_shapes_that_came_and_went_leave_the_engine_as_it_was() -> No
     assert (dict(engine.placed), engine.waiting, engine.decide()) == ({}, (), [])
 
 
-def test_a_search_that_would_take_too_long_is_given_up_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "TRIES_MAX", 3)
+def test_a_search_that_takes_too_long_stops_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "TRIES_MAX", 3)
     engine = cluster(*(node(f"n{index}", 1, labels={"zone": "ab"[index % 2]}) for index in range(6)))
     shy = all_of(apart_from_app("web", "zone"))
     crowd = [ask(f"m{index}", 1, labels={"app": "web"}, affinities=shy) for index in range(5)]
@@ -85,7 +85,7 @@ def test_a_search_that_would_take_too_long_is_given_up_and_leaves_nothing(monkey
 
 
 def test_many_nodes_are_as_good_as_few() -> None:
-    """Standings are repaired row by row for a few changes and as a whole for many; both must agree."""
+    """Standings are updated row by row after few changes and recomputed after many; both must agree."""
     engine = cluster(*(node(f"n{index}", 2, labels={"zone": f"z{index % 3}"}) for index in range(200)))
     crowd = [
         ask(f"w{index}", 1, labels={"app": "web"}, spreads=(Spread("zone", on("app", "web")),)) for index in range(30)

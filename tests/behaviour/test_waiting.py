@@ -1,4 +1,4 @@
-"""Waiting work: who is next, who is told what and when, and when waiting is refused."""
+"""Pending work: its order, when its reasons are reported, and when it is refused."""
 
 from __future__ import annotations
 
@@ -6,27 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from behaviour import (
-    all_of,
-    ask,
-    cluster,
-    fill,
-    group,
-    near,
-    node,
-    on,
-    place,
-    placements,
-    refused,
-    run,
-    submit,
-    taint,
-    tell,
-    told,
-)
-from stead.asks import Ask, Choice, locality
 from stead.engine import Engine
-from stead.engine.decisions import DeadlinePassed, NodeUnknown, Placed, Refusal, Refused, Waiting
+from stead.engine.decisions import DeadlinePassed, NodeUnknown, Placed, Refusal, Refused, Verdict, Waiting
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -43,8 +24,28 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.engine.reasons import ShortOf
-from stead.labelling import Labels, Requirement, Selector
-from stead.resources import UNIT
+from stead.language.asks import Ask, Choice, locality
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.resources import UNIT
+from tests.behaviour import (
+    all_of,
+    amounts,
+    ask,
+    cluster,
+    decide_after,
+    fill,
+    group,
+    near,
+    node,
+    on,
+    place,
+    placements,
+    refused,
+    reported,
+    run,
+    submit,
+    taint,
+)
 
 
 def full_node(cpu: float = 1) -> Engine:
@@ -58,7 +59,7 @@ def submit_at(engine: Engine, moment: float, *asks: Ask) -> None:
     engine.apply(ClockAdvanced(moment), *map(AskSubmitted, asks))
 
 
-# Who is next
+# Order
 
 
 def test_a_greater_priority_goes_first() -> None:
@@ -75,10 +76,10 @@ def test_at_equal_priority_the_one_that_waits_longer_goes_first() -> None:
         submit_at(engine, moment, ask(id, cpu))
         engine.decide()
     assert engine.waiting == ("b", "a", "c")
-    assert placements(tell(engine, AskEnded("full"))) == {"b": "n0"}
+    assert placements(decide_after(engine, AskEnded("full"))) == {"b": "n0"}
 
 
-def test_asks_of_one_moment_go_by_shape_in_the_order_the_shapes_came_and_then_in_theirs() -> None:
+def test_asks_of_one_moment_are_tried_by_shape_in_order_of_arrival() -> None:
     engine = full_node()
     submit_at(engine, 1, ask("a1", 0.1), ask("b1", 0.2), ask("a2", 0.1), ask("c1", 0.3), ask("b2", 0.2))
     assert engine.waiting == ("a1", "a2", "b1", "b2", "c1")
@@ -105,19 +106,19 @@ def test_work_that_lost_its_place_has_its_old_turn() -> None:
     engine.decide()
     fill(engine, "n1", 1)
     submit_at(engine, 2, ask("new", 1))
-    assert told(engine.decide()) == {"new": ["short-now"]}
-    assert placements(tell(engine, AskLost("old"))) == {"old": "n0"}
+    assert reported(engine.decide()) == {"new": ["short-now"]}
+    assert placements(decide_after(engine, AskLost("old"))) == {"old": "n0"}
 
 
-def test_equal_work_of_one_moment_stands_in_the_order_in_which_it_began_to_wait() -> None:
+def test_equal_work_of_one_moment_is_tried_in_the_order_in_which_it_became_pending() -> None:
     engine = cluster(node("n0", 1), node("n1", 1))
     place(engine, ask("w0", 1), ask("w1", 1), ask("w2", 1))
     assert engine.placed == {"w0": "n0", "w1": "n1"}
-    tell(engine, NodeLeft("n1"))
+    decide_after(engine, NodeLeft("n1"))
     assert list(engine.waiting) == ["w2", "w1"]
-    tell(engine, NodeLeft("n0"))
+    decide_after(engine, NodeLeft("n0"))
     assert list(engine.waiting) == ["w2", "w1", "w0"]
-    assert placements(tell(engine, NodeJoined(node("n2", 2)))) == {"w2": "n2", "w1": "n2"}
+    assert placements(decide_after(engine, NodeJoined(node("n2", 2)))) == {"w2": "n2", "w1": "n2"}
 
 
 def test_what_fits_is_not_kept_waiting_by_what_does_not() -> None:
@@ -126,8 +127,8 @@ def test_what_fits_is_not_kept_waiting_by_what_does_not() -> None:
     assert placements(decisions) == {"small": "n0"}
 
 
-def test_nothing_that_fits_is_overtaken_although_it_fits_only_since_a_moment() -> None:
-    """`a` may go near `b`; once `b` is placed it fits, and so comes before `c`, which would take the rest."""
+def test_work_that_has_just_become_placeable_is_not_overtaken() -> None:
+    """`a` must be near `b`; once `b` is placed `a` fits, and comes before `c`, which would take the rest."""
     engine = cluster(node("n0", 3))
     first = ask("a", 1, priority=10, affinities=all_of(near("b")))
     decisions = submit(engine, first, ask("b", 1, priority=5), ask("c", 2))
@@ -153,27 +154,27 @@ def test_a_group_counts_once_against_the_limit() -> None:
     assert set(placements(engine.decide(limit=1))) == {"h0", "h1"}
 
 
-# Who is told
+# Reports
 
 
-def test_equal_asks_that_find_no_place_are_told_together_and_once() -> None:
+def test_equal_pending_asks_are_reported_together_and_once() -> None:
     engine = full_node()
-    short = (Refusal(ShortOf("CPU", UNIT), 1, 1),)
+    short = (Verdict(1, 0, (Refusal(ShortOf("CPU", UNIT), 1, 1),), feasible=1),)
     assert submit(engine, ask("a", 1), ask("b", 1)) == [Waiting(("a", "b"), short)]
-    assert tell(engine, ClockAdvanced(1)) == []
+    assert decide_after(engine, ClockAdvanced(1)) == []
     assert submit(engine, ask("c", 1)) == [Waiting(("c",), short)]
 
 
-def test_the_rest_of_a_batch_is_told_why_it_was_not_placed() -> None:
+def test_the_rest_of_a_batch_reports_why_it_was_not_placed() -> None:
     decisions = submit(cluster(node("n0", 2)), *(ask(f"w{index}", 1) for index in range(4)))
     assert decisions == [
         Placed("w0", "n0"),
         Placed("w1", "n0"),
-        Waiting(("w2", "w3"), (Refusal(ShortOf("CPU", UNIT), 1, 1),)),
+        Waiting(("w2", "w3"), (Verdict(1, 0, (Refusal(ShortOf("CPU", UNIT), 1, 1),), feasible=1),)),
     ]
 
 
-def test_all_of_them_are_told_again_when_the_reasons_change() -> None:
+def test_when_the_reasons_change_they_are_reported_for_all_again() -> None:
     engine = full_node()
     submit(engine, ask("a", 1), ask("b", 1, priority=1))
     for fact, reasons in (
@@ -182,48 +183,82 @@ def test_all_of_them_are_told_again_when_the_reasons_change() -> None:
         (NodeDrained("n0", False), ["tainted", "short-now"]),
         (NodeUntainted("n0", "x"), ["short-now"]),
     ):
-        assert told(tell(engine, fact)) == {"b": reasons, "a": reasons}
+        assert reported(decide_after(engine, fact)) == {"b": reasons, "a": reasons}
 
 
-def test_a_taint_is_no_news_to_work_that_its_nodes_would_refuse_anyway() -> None:
+def test_a_taint_on_nodes_that_refuse_anyway_is_not_reported() -> None:
     engine = Engine()
-    tell(engine, NodeJoined(node("n0", 2)), NodeJoined(node("n1", 2)))
+    decide_after(engine, NodeJoined(node("n0", 2)), NodeJoined(node("n1", 2)))
     submit(engine, *(ask(f"large-{number}", 4) for number in range(3)))
     for value in ("a", "b"):
-        assert tell(engine, NodeTainted("n0", taint("x", value))) == []
-    assert tell(engine, NodeUntainted("n0", "x")) == []
-    assert tell(engine, NodeTainted("n1", taint("x"))) == []
-    tell(engine, NodeJoined(node("n2", 4)), AskRunning(ask("full", 4), "n2"))
-    assert told(tell(engine, NodeTainted("n2", taint("y")))).keys() == {"large-0", "large-1", "large-2"}
+        assert decide_after(engine, NodeTainted("n0", taint("x", value))) == []
+    assert decide_after(engine, NodeUntainted("n0", "x")) == []
+    assert decide_after(engine, NodeTainted("n1", taint("x"))) == []
+    decide_after(engine, NodeJoined(node("n2", 4)), AskRunning(ask("full", 4), "n2"))
+    assert reported(decide_after(engine, NodeTainted("n2", taint("y")))).keys() == {"large-0", "large-1", "large-2"}
+
+
+def test_a_taint_on_full_nodes_is_not_reported_to_work_that_needs_room() -> None:
+    engine = Engine()
+    decide_after(engine, *(NodeJoined(node(f"n{number}", 1)) for number in range(3)))
+    for number in range(3):
+        fill(engine, f"n{number}", 1)
+    submit(engine, *(ask(f"w{number}", 1) for number in range(20_000)))
+    assert len(engine.waiting) == 20_000
+    for value in ("a", "b"):
+        assert decide_after(engine, NodeTainted("n0", taint("x", value))) == []
+    assert decide_after(engine, NodeUntainted("n0", "x")) == []
+
+
+def test_a_decision_has_a_bounded_number_of_reasons() -> None:
+    nodes = [node(f"n{number}", 1, taints=(taint("team", str(number)),)) for number in range(40)]
+    [waiting] = submit(cluster(*nodes), ask("w", 1))
+    assert isinstance(waiting, Waiting)
+    [verdict] = waiting.verdicts
+    assert (len(verdict.refusals), verdict.other_reasons, verdict.other_nodes) == (16, 24, 24)
+
+
+def test_every_choice_has_its_verdict_and_the_one_that_may_come_free_counts() -> None:
+    engine = full_node()
+    fallback = ask("w", 1, selector=on("zone", "nowhere"))
+    fallback = replace(fallback, choices=(*fallback.choices, Choice(amounts(CPU=1))))
+    [waiting] = submit(engine, fallback)
+    assert isinstance(waiting, Waiting)
+    assert [[each.reason.code for each in verdict.refusals] for verdict in waiting.verdicts] == [
+        ["lacks-label", "short-now"],
+        ["short-now"],
+    ]
+    assert [verdict.feasible for verdict in waiting.verdicts] == [0, 1]
+    assert waiting.verdict is waiting.verdicts[1]
 
 
 def test_other_counts_are_no_news() -> None:
     engine = full_node()
     submit(engine, ask("a", 1))
-    assert tell(engine, NodeJoined(node("n1", 0.5))) == [Waiting(("a",), engine.explain("a").verdicts[0].refusals)]
-    assert tell(engine, NodeJoined(node("n2", 0.5))) == []
+    assert decide_after(engine, NodeJoined(node("n1", 0.5))) == [Waiting(("a",), engine.explain("a").verdicts)]
+    assert decide_after(engine, NodeJoined(node("n2", 0.5))) == []
     assert [refusal.nodes for refusal in engine.explain("a").verdicts[0].refusals] == [2, 1]
 
 
-def test_work_that_waits_again_is_told_again() -> None:
+def test_work_that_is_pending_again_is_reported_again() -> None:
     engine = cluster(node("n0", 1))
     place(engine, ask("a", 1))
-    assert told(tell(engine, NodeLeft("n0"))) == {"a": []}
+    assert reported(decide_after(engine, NodeLeft("n0"))) == {"a": []}
     place(engine, ask("other", 1, priority=1))
-    tell(engine, NodeJoined(node("n1", 1)))
+    decide_after(engine, NodeJoined(node("n1", 1)))
     assert engine.placed == {"other": "n1"}
 
 
 def test_with_no_node_at_all_there_is_nothing_to_blame() -> None:
-    assert submit(cluster(), ask("a", 1)) == [Waiting(("a",), ())]
-    assert submit(cluster(), ask("a", 1), ask("b", 1)) == [Waiting(("a", "b"), ())]
+    assert submit(cluster(), ask("a", 1)) == [Waiting(("a",), (Verdict(0, 0, ()),))]
+    assert submit(cluster(), ask("a", 1), ask("b", 1)) == [Waiting(("a", "b"), (Verdict(0, 0, ()),))]
 
 
-# Who is refused
+# Refusals
 
 
 @pytest.mark.parametrize("key", ["node_id", "ray.io/node-id"])
-def test_work_that_insists_on_a_node_that_is_not_alive_is_refused_at_once(key: str) -> None:
+def test_work_that_requires_a_dead_node_is_refused_at_once(key: str) -> None:
     engine = cluster(node("n0"))
     assert submit(engine, ask("w", selector=on(key, "gone", "also-gone"))) == [
         Refused("w", NodeUnknown(("also-gone", "gone")))
@@ -265,7 +300,7 @@ ZONE = Requirement.is_in("zone", "a")
         ),
     ],
 )
-def test_only_an_insistence_on_dead_nodes_in_every_term_is_refused(selector: Selector, is_refused: bool) -> None:
+def test_only_work_that_requires_dead_nodes_in_every_term_is_refused(selector: Selector, is_refused: bool) -> None:
     engine = cluster(node("n0"), node("n1"))
     assert bool(refused(submit(engine, ask("w", selector=selector)))) is is_refused
     assert engine.waiting == (() if is_refused else ("w",))
@@ -280,7 +315,7 @@ def test_all_the_dead_nodes_of_all_terms_are_named() -> None:
     ]
 
 
-def test_every_choice_must_insist_on_dead_nodes() -> None:
+def test_every_choice_must_require_dead_nodes() -> None:
     engine = cluster(node("n0"))
     gone, also_gone = Choice(selector=on("node_id", "gone")), Choice(selector=on("ray.io/node-id", "dead"))
     assert refused(submit(engine, Ask("w", (gone, also_gone)))) == [Refused("w", NodeUnknown(("dead", "gone")))]
@@ -291,16 +326,16 @@ def test_all_equal_work_that_waits_for_a_node_is_refused_when_it_dies() -> None:
     engine = full_node()
     pinned = ask("w0", 1, selector=on("node_id", "n0"))
     assert not refused(submit(engine, pinned, replace(pinned, id="w1", priority=3)))
-    assert [each.id for each in refused(tell(engine, NodeLeft("n0")))] == ["w1", "w0"]
+    assert [each.id for each in refused(decide_after(engine, NodeLeft("n0")))] == ["w1", "w0"]
 
 
 def test_work_whose_node_died_under_it_is_refused() -> None:
     engine = cluster(node("n0"))
     place(engine, ask("w", selector=on("node_id", "n0")))
-    assert tell(engine, NodeLeft("n0")) == [Refused("w", NodeUnknown(("n0",)))]
+    assert decide_after(engine, NodeLeft("n0")) == [Refused("w", NodeUnknown(("n0",)))]
 
 
-def test_a_preference_for_a_dead_node_is_no_insistence() -> None:
+def test_a_preference_for_a_dead_node_is_not_a_requirement() -> None:
     assert place(cluster(node("n0")), ask("w", prefers=(locality("gone"),))) == ["n0"]
 
 
@@ -314,34 +349,34 @@ def test_refused_work_is_forgotten_and_may_come_again() -> None:
 # Deadlines
 
 
-def test_work_that_still_waits_at_its_deadline_is_refused_with_the_reasons_it_was_told() -> None:
+def test_pending_work_is_refused_at_its_deadline_with_the_reasons_last_reported() -> None:
     engine = full_node()
     (waiting,) = submit(engine, ask("w", 1, deadline=10.0))
     assert isinstance(waiting, Waiting)
     assert engine.next_moment == 10
-    assert tell(engine, ClockAdvanced(9.99)) == []
-    assert tell(engine, ClockAdvanced(10)) == [Refused("w", DeadlinePassed(10.0, waiting.refusals))]
+    assert decide_after(engine, ClockAdvanced(9.99)) == []
+    assert decide_after(engine, ClockAdvanced(10)) == [Refused("w", DeadlinePassed(10.0, waiting.verdicts))]
     assert engine.waiting == ()
 
 
 def test_work_placed_before_its_deadline_is_not_refused() -> None:
     engine = cluster(node("n0", 1))
     place(engine, ask("w", 1, deadline=10.0))
-    assert tell(engine, ClockAdvanced(10)) == []
+    assert decide_after(engine, ClockAdvanced(10)) == []
 
 
 def test_deadlines_are_met_one_by_one_whatever_the_order_of_submission() -> None:
     engine = full_node()
     submit(engine, *(ask(f"w{deadline}", 1, deadline=float(deadline)) for deadline in (30, 10, 20)), ask("patient", 1))
-    assert [each.id for each in refused(tell(engine, ClockAdvanced(20)))] == ["w10", "w20"]
-    assert [each.id for each in refused(tell(engine, ClockAdvanced(99)))] == ["w30"]
+    assert [each.id for each in refused(decide_after(engine, ClockAdvanced(20)))] == ["w10", "w20"]
+    assert [each.id for each in refused(decide_after(engine, ClockAdvanced(99)))] == ["w30"]
     assert engine.waiting == ("patient",)
 
 
 def test_at_its_deadline_it_is_refused_although_there_would_be_room_now() -> None:
     engine = full_node()
     submit(engine, ask("w", 1, deadline=10.0))
-    decisions = tell(engine, AskEnded("full"), ClockAdvanced(10))
+    decisions = decide_after(engine, AskEnded("full"), ClockAdvanced(10))
     assert [each.id for each in refused(decisions)] == ["w"]
     assert placements(decisions) == {}
 
@@ -349,35 +384,35 @@ def test_at_its_deadline_it_is_refused_although_there_would_be_room_now() -> Non
 def test_work_that_ended_or_was_resubmitted_does_not_meet_its_old_deadline() -> None:
     engine = full_node()
     submit(engine, ask("w", 1, deadline=10.0), ask("x", 1, deadline=10.0))
-    tell(engine, AskEnded("w"), AskEnded("x"), AskSubmitted(ask("w", 1, deadline=20.0)))
-    assert tell(engine, ClockAdvanced(10)) == []
-    assert [each.id for each in refused(tell(engine, ClockAdvanced(20)))] == ["w"]
+    decide_after(engine, AskEnded("w"), AskEnded("x"), AskSubmitted(ask("w", 1, deadline=20.0)))
+    assert decide_after(engine, ClockAdvanced(10)) == []
+    assert [each.id for each in refused(decide_after(engine, ClockAdvanced(20)))] == ["w"]
 
 
 def test_a_group_has_a_deadline_too() -> None:
     engine = full_node()
     submit(engine, group("g", ask("m0", 1), ask("m1", 1), deadline=10.0))
-    (late,) = refused(tell(engine, ClockAdvanced(10)))
+    (late,) = refused(decide_after(engine, ClockAdvanced(10)))
     assert (late.id, isinstance(late.cause, DeadlinePassed)) == ("g", True)
     assert place(engine, ask("m0")) == ["n0"]
 
 
 def test_running_work_does_not_end_because_its_group_lost_a_member_after_the_deadline() -> None:
-    """The group did not wait when the clock reached its deadline, and the member that runs still holds its place."""
+    """The group was not pending at its deadline, and the other member still runs."""
     engine = cluster(node("n0", 1), node("n1", 1))
     place(engine, group("g", ask("m0", 1), ask("m1", 1), deadline=10.0))
-    tell(engine, ClockAdvanced(20))
-    tell(engine, AskLost("m0"))
+    decide_after(engine, ClockAdvanced(20))
+    decide_after(engine, AskLost("m0"))
     assert engine.placed == {"m0": "n0", "m1": "n1"}
 
 
 def test_work_that_lost_its_place_after_its_deadline_is_placed_again() -> None:
     engine = cluster(node("n0", 1))
     place(engine, ask("w", 1, deadline=10.0))
-    assert placements(tell(engine, ClockAdvanced(20), AskLost("w"))) == {"w": "n0"}
+    assert placements(decide_after(engine, ClockAdvanced(20), AskLost("w"))) == {"w": "n0"}
 
 
-# Who goes away by itself
+# Withdrawn work
 
 
 def test_work_that_is_withdrawn_waits_no_more() -> None:
@@ -385,22 +420,22 @@ def test_work_that_is_withdrawn_waits_no_more() -> None:
     submit(engine, ask("a", 1), ask("b", 1))
     engine.apply(AskEnded("a"))
     assert engine.waiting == ("b",)
-    assert placements(tell(engine, AskEnded("full"))) == {"b": "n0"}
+    assert placements(decide_after(engine, AskEnded("full"))) == {"b": "n0"}
 
 
 def test_a_group_that_is_withdrawn_waits_no_more() -> None:
     engine = full_node()
     submit(engine, group("g", ask("m", 1)))
-    tell(engine, GroupEnded("g"))
+    decide_after(engine, GroupEnded("g"))
     assert engine.waiting == ()
-    assert tell(engine, AskEnded("full")) == []
+    assert decide_after(engine, AskEnded("full")) == []
 
 
 def test_labels_that_change_back_and_forth_leave_the_line_as_it_was() -> None:
     engine = full_node()
     submit(engine, ask("a", 1, selector=on("zone", "a")))
     for _ in range(3):
-        tell(engine, NodeLabelled("n0", Labels({"zone": "a"})), NodeLabelled("n0", removed=("zone",)))
+        decide_after(engine, NodeLabelled("n0", Labels({"zone": "a"})), NodeLabelled("n0", removed=("zone",)))
     assert engine.waiting == ("a",)
     run(engine, ask("b"), "n0")
-    assert placements(tell(engine, AskEnded("full"), NodeLabelled("n0", Labels({"zone": "a"})))) == {"a": "n0"}
+    assert placements(decide_after(engine, AskEnded("full"), NodeLabelled("n0", Labels({"zone": "a"})))) == {"a": "n0"}

@@ -1,4 +1,4 @@
-"""What wakes waiting work: every change that could let it in, and no other."""
+"""What wakes pending work: every change that could make it fit, and no other."""
 
 from __future__ import annotations
 
@@ -6,27 +6,6 @@ from typing import Any
 
 import pytest
 
-from behaviour import (
-    all_of,
-    amounts,
-    apart,
-    apart_from_app,
-    ask,
-    cluster,
-    fill,
-    group,
-    near,
-    near_app,
-    node,
-    on,
-    placements,
-    run,
-    submit,
-    taint,
-    tell,
-    told,
-)
-from stead.asks import Affinity, Ask, Choice, Group, Preference, Strategy
 from stead.engine import Engine
 from stead.engine.facts import (
     AskEnded,
@@ -45,8 +24,29 @@ from stead.engine.facts import (
 )
 from stead.engine.rules import World
 from stead.engine.shapes import Standing
-from stead.labelling import Labels, Requirement, Selector
-from stead.taints import Effect
+from stead.language.asks import Affinity, Ask, Choice, Group, Preference, Strategy
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.taints import Effect
+from tests.behaviour import (
+    all_of,
+    amounts,
+    apart,
+    apart_from_app,
+    ask,
+    cluster,
+    decide_after,
+    fill,
+    group,
+    near,
+    near_app,
+    node,
+    on,
+    placements,
+    reported,
+    run,
+    submit,
+    taint,
+)
 
 WEB = {"app": "web"}
 
@@ -56,7 +56,7 @@ def labelled(id: str, **labels: str) -> NodeLabelled:
 
 
 def fleet() -> Engine:
-    """n0 and n1 lie in zones a and b and have room; n2 has a taint, n3 drains, n4 is full; app=web is on n0."""
+    """n0 and n1 are in zones a and b and have room; n2 has a taint, n3 drains, n4 is full; app=web is on n0."""
     engine = cluster(
         node("n0", 2, labels={"zone": "a"}),
         node("n1", 2, labels={"zone": "b"}),
@@ -71,7 +71,7 @@ def fleet() -> Engine:
 
 
 def pinned(*ids: str, **rest: Any) -> Ask:
-    """An ask that may go to these nodes only, for want of anything better to tell the cases apart."""
+    """An ask that may go to these nodes only."""
     return ask("w", 1, selector=on("node_id", *ids), **rest)
 
 
@@ -178,42 +178,42 @@ CASES: list[Any] = [
 
 
 @pytest.mark.parametrize(("work", "fact", "where"), CASES)
-def test_waiting_work_is_let_in_by_a_change_that_concerns_it(work: Ask, fact: Fact, where: str) -> None:
+def test_pending_work_is_placed_by_a_change_that_helps_it(work: Ask, fact: Fact, where: str) -> None:
     engine = fleet()
     submit(engine, work)
     assert engine.waiting == ("w",)
-    assert placements(tell(engine, fact)).get("w") == where
+    assert placements(decide_after(engine, fact)).get("w") == where
 
 
-def test_work_kept_away_by_zone_is_let_in_when_its_node_leaves_the_zone() -> None:
+def test_work_excluded_by_zone_is_placed_when_the_node_leaves_the_zone() -> None:
     engine = fleet()
     engine.apply(NodeJoined(node("n5", 2, labels={"zone": "b", "rack": "r"})))
     submit(engine, ask("w", 1, labels={"app": "db"}, selector=on("rack", "r")))
     assert engine.waiting == ("w",)
-    assert placements(tell(engine, labelled("n5", zone="c"))) == {"w": "n5"}
+    assert placements(decide_after(engine, labelled("n5", zone="c"))) == {"w": "n5"}
 
 
-def test_a_group_is_let_in_by_what_concerns_any_member() -> None:
+def test_a_change_that_helps_any_member_wakes_the_group() -> None:
     for fact in (NodeUntainted("n2", "keep-out"), NodeJoined(node("n2", 2))):
         engine = fleet()
         submit(engine, group("g", pinned("n2"), ask("other", 1), strategy=Strategy.SPREAD))
         assert engine.waiting == ("g",)
-        assert set(placements(tell(engine, fact))) == {"w", "other"}
+        assert set(placements(decide_after(engine, fact))) == {"w", "other"}
 
 
-def test_work_let_in_may_let_in_others_at_once() -> None:
+def test_placing_work_may_make_other_work_fit_at_once() -> None:
     engine = fleet()
     chain = [ask(f"w{index}", 0.5, affinities=all_of(near(f"w{index + 1}"))) for index in range(3)]
     submit(engine, *chain)
     assert set(placements(submit(engine, ask("w3", 0.5)))) == {"w0", "w1", "w2", "w3"}
 
 
-# Changes that concern nobody
+# Changes that help no pending work
 
 
 @pytest.fixture
 def refreshed(monkeypatch: pytest.MonkeyPatch) -> list[Standing]:
-    """Every time the engine looks at how something stands to the nodes."""
+    """Records every time the engine ranks the nodes."""
     looks: list[Standing] = []
     refresh = Standing.refresh
 
@@ -262,7 +262,7 @@ IRRELEVANT: dict[str, tuple[list[str], list[Fact]]] = {
         for who in whom
     ],
 )
-def test_a_change_that_concerns_nobody_wakes_nobody(
+def test_a_change_that_helps_no_pending_work_wakes_none(
     sleeper: Ask | Group, facts: list[Fact], refreshed: list[Standing]
 ) -> None:
     engine = fleet()
@@ -271,7 +271,7 @@ def test_a_change_that_concerns_nobody_wakes_nobody(
     assert len(engine.waiting) == 1
     engine.decide()
     refreshed.clear()
-    assert tell(engine, *facts) == []
+    assert decide_after(engine, *facts) == []
     assert refreshed == []
 
 
@@ -279,32 +279,32 @@ def test_a_shape_is_looked_at_once_however_many_asks_wait_with_it(refreshed: lis
     engine = fleet()
     submit(engine, *(ask(f"w{index}", 1, selector=on("zone", "c")) for index in range(50)))
     refreshed.clear()
-    assert set(placements(tell(engine, labelled("n1", zone="c")))) == {"w0", "w1"}
+    assert set(placements(decide_after(engine, labelled("n1", zone="c")))) == {"w0", "w1"}
     assert len(refreshed) <= 6
 
 
 def test_work_that_was_placed_or_ended_is_woken_no_more(refreshed: list[Standing]) -> None:
     engine = fleet()
     submit(engine, pinned("n4"))
-    tell(engine, AskEnded("w"))
+    decide_after(engine, AskEnded("w"))
     refreshed.clear()
-    assert tell(engine, AskEnded("full")) == []
+    assert decide_after(engine, AskEnded("full")) == []
     assert refreshed == []
 
 
-def test_a_preference_alone_wakes_nobody_in_vain_and_is_heeded_when_there_is_room() -> None:
+def test_a_preference_alone_wakes_no_work_and_counts_when_there_is_room() -> None:
     engine = cluster(node("n0", 1), node("n1", 1))
     for id in ("n0", "n1"):
         fill(engine, id, 1, f"full-{id}")
     submit(engine, ask("w", 1, prefers=(Preference(on("disk", "ssd")),)))
-    assert tell(engine, labelled("n1", disk="ssd")) == []
-    assert placements(tell(engine, AskEnded("full-n0"), AskEnded("full-n1"))) == {"w": "n1"}
+    assert decide_after(engine, labelled("n1", disk="ssd")) == []
+    assert placements(decide_after(engine, AskEnded("full-n0"), AskEnded("full-n1"))) == {"w": "n1"}
 
 
-def test_reasons_that_change_while_it_sleeps_are_told() -> None:
+def test_reasons_that_change_while_work_sleeps_are_reported() -> None:
     engine = fleet()
     submit(engine, pinned("n4"))
-    assert told(tell(engine, NodeTainted("n4", taint("late", "", Effect.NO_SCHEDULE)))) == {
+    assert reported(decide_after(engine, NodeTainted("n4", taint("late", "", Effect.NO_SCHEDULE)))) == {
         "w": ["draining", "lacks-label", "tainted", "tainted", "short-now"]
     }
 
@@ -313,10 +313,10 @@ def test_a_choice_is_enough_to_be_woken_by() -> None:
     engine = fleet()
     two = Ask("w", (Choice(amounts(CPU=1), on("zone", "c")), Choice(amounts(CPU=1), on("node_id", "n4"))))
     submit(engine, two)
-    assert placements(tell(engine, AskEnded("full"))) == {"w": "n4"}
+    assert placements(decide_after(engine, AskEnded("full"))) == {"w": "n4"}
     engine.apply(AskEnded("w"), AskRunning(ask("full", 2), "n4"))
     submit(engine, two)
-    assert placements(tell(engine, labelled("n1", zone="c"))) == {"w": "n1"}
+    assert placements(decide_after(engine, labelled("n1", zone="c"))) == {"w": "n1"}
 
 
 def test_what_arrives_while_others_sleep_does_not_wake_them(refreshed: list[Standing]) -> None:

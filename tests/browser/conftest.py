@@ -1,7 +1,7 @@
-"""A real browser for the pages: the machine's own chromium, and a service for each that needs one.
+"""A real browser for the pages: the machine's own chromium, and the services that tests use.
 
-`visit(served)` opens a tab whose every request, console message and refusal by the content security policy is noted; a
-test fails when one of them was not to be.
+`visit(served)` opens a tab that records every request, console message and violation of the content security policy; a
+test fails on an unexpected one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, expect, sync_playwright
 
-from browser.tabs import Tab, Visit
-from serving import Served, serving, simulated
 from stead.sim.desk import SimDesk
+from tests.browser.tabs import Tab, Visit
+from tests.serving import Served, serving, simulated
 
 ROOT = Path(__file__).parent.parent.parent
 SHOWN = ROOT / "scenarios" / "pages.yaml"
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 
 SMALL = """
 title: small
@@ -41,7 +41,7 @@ groups:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for each module: while it is there, its event loop runs in this thread, and no other one can."""
+    """One for each module: its event loop occupies this thread while it exists."""
     found = shutil.which("chromium")
     if found is None:
         missing = "there is no chromium on this machine, and pages are tested in a real browser; run: make browser"
@@ -57,7 +57,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def shown() -> Iterator[Served]:
-    """The cluster of the screenshots. Nobody changes it."""
+    """The cluster of the screenshots. No test changes it."""
     with simulated(SHOWN) as desk, serving(desk) as served:
         yield served
 

@@ -1,4 +1,4 @@
-"""A tab of the browser, as a person uses it."""
+"""A browser tab, as a person uses it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Page
 
-from serving import Served
+from tests.serving import Served
 
 
 @dataclass
 class Tab:
-    """A tab of the browser, and what it should not have done."""
+    """A browser tab, and the errors in it."""
 
     page: Page
     served: Served
@@ -24,7 +24,7 @@ class Tab:
         return self.page
 
     def sign_in(self, token: str = "") -> None:
-        """As the form does it; tests that are about signing in fill in the form."""
+        """Sign in like the form does; tests about signing in fill in the form."""
         cookie = self.served.keys.cookie(token or self.served.token)
         assert cookie
         name, _, value = cookie.partition(";")[0].partition("=")

@@ -1,4 +1,4 @@
-"""A person changes a node by its page: tries it, signs in on the way, makes it, takes it back; or may not."""
+"""A person changes a node on its page: previews, signs in, applies and undoes it, or lacks the rights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from browser.tabs import Visit
-from serving import Served, serving, simulated
+from stead.language.taints import Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.sim.desk import SimDesk
-from stead.taints import Taint
+from tests.browser.tabs import Visit
+from tests.serving import Served, serving, simulated
 
 
 def try_taint(page: Page, key: str, value: str, effect: str = "NoSchedule", **more: str) -> None:
@@ -26,7 +26,7 @@ def try_taint(page: Page, key: str, value: str, effect: str = "NoSchedule", **mo
 
 
 class TestATaint:
-    def test_is_tried_then_set_after_signing_in_and_then_taken_back(
+    def test_is_previewed_then_set_after_signing_in_and_then_undone(
         self, small_desk: tuple[SimDesk, Served], visit: Visit
     ) -> None:
         desk, served = small_desk
@@ -41,7 +41,7 @@ class TestATaint:
         page.get_by_role("link", name="Sign in to apply").click()
         page.get_by_label("Token").fill(served.token)
         page.keyboard.press("Enter")
-        expect(preview).to_be_visible()  # back where one was
+        expect(preview).to_be_visible()  # back on the same page
         page.get_by_role("button", name="Apply").click()
         done = page.locator("#done")
         expect(done).to_contain_text("Done: taint +repair=disk:no-execute by operator, entry 1 of the audit")
@@ -53,7 +53,7 @@ class TestATaint:
         expect(done).to_contain_text("undo 1 -repair=disk:no-execute")
         assert not desk.node("cpu-1").taints
 
-    def test_that_goes_lets_waiting_work_start(self, visit: Visit) -> None:
+    def test_that_is_removed_lets_pending_work_start(self, visit: Visit) -> None:
         scenario = "nodes: [{id: a, capacity: {CPU: 1}, taints: team=blue}]\nwork: [{id: job, resources: {CPU: 1}}]"
         with simulated(scenario) as desk, serving(desk) as served:
             assert desk.one("job").state == "waiting"
@@ -64,9 +64,9 @@ class TestATaint:
             expect(page.locator("#try")).to_contain_text("1 piece of work would start")
             page.get_by_role("button", name="Apply").click()
             expect(page.locator("#done")).to_contain_text("-team=blue")
-            expect(page.get_by_role("region", name="Runs here")).to_contain_text("job")
+            expect(page.get_by_role("region", name="Running here")).to_contain_text("job")
 
-    def test_that_cannot_be_read_is_refused_in_place(self, small: Served, visit: Visit) -> None:
+    def test_that_is_invalid_is_refused_on_the_same_page(self, small: Served, visit: Visit) -> None:
         tab = visit(small)
         tab.expected = ("400",)
         page = tab.open("/ui/nodes/cpu-1")
@@ -74,7 +74,7 @@ class TestATaint:
         expect(page.get_by_role("alert")).to_contain_text("'bad key'")
         expect(page.locator("#taint-key")).to_have_value("bad key")
 
-    def test_that_somebody_removed_meanwhile_is_refused_on_the_open_page(
+    def test_that_another_user_removed_is_refused_on_the_open_page(
         self, small_desk: tuple[SimDesk, Served], visit: Visit
     ) -> None:
         desk, served = small_desk
@@ -85,7 +85,7 @@ class TestATaint:
         page = tab.open("/ui/nodes/gpu?do=untaint&key=x")
         desk.undo(1, Author("test"))
         page.get_by_role("button", name="Apply").click()
-        expect(page.locator("#said")).to_contain_text("Node gpu has no taint x")
+        expect(page.locator("#message")).to_contain_text("Node gpu has no taint x")
 
 
 class TestLabelsAndDraining:
@@ -112,7 +112,7 @@ class TestLabelsAndDraining:
         tab.sign_in()
         page = tab.open("/ui/nodes/cpu-1")
         page.get_by_role("button", name="Drain…").click()
-        expect(page.locator("#try")).to_contain_text("could not come back")
+        expect(page.locator("#try")).to_contain_text("could not be placed there again")
         page.get_by_role("button", name="Apply").click()
         expect(page.locator("#done")).to_contain_text("drain draining")
         assert desk.node("cpu-1").draining
@@ -121,7 +121,7 @@ class TestLabelsAndDraining:
         expect(page.locator("#done")).to_contain_text("takes work again")
         assert not desk.node("cpu-1").draining
 
-    def test_a_change_is_taken_back_from_the_history(self, small_desk: tuple[SimDesk, Served], visit: Visit) -> None:
+    def test_a_change_is_undone_from_the_history(self, small_desk: tuple[SimDesk, Served], visit: Visit) -> None:
         desk, served = small_desk
         desk.change(NodeChange("cpu-1", (Taint("team", "blue"),)), Author("mia", "laptop", "cli"))
         tab = visit(served)
@@ -134,7 +134,7 @@ class TestLabelsAndDraining:
         assert not desk.node("cpu-1").taints
 
 
-class TestWhoMay:
+class TestRights:
     def test_a_wrong_token_is_one_sentence(self, small: Served, visit: Visit) -> None:
         tab = visit(small)
         tab.expected = ("401",)
@@ -142,12 +142,12 @@ class TestWhoMay:
         page.get_by_label("Token").fill("guess")
         page.get_by_role("main").get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_have_text(
-            "This token is not known here; the operator's is in the file ~/.stead/token where the service runs."
+            "This token is unknown; the operator's token is in the file ~/.stead/token where the service runs."
         )
         assert page.context.cookies() == []
         assert "guess" not in page.url
 
-    def test_a_viewer_sees_everything_and_is_told_why_nothing_can_be_applied(self, small: Served, visit: Visit) -> None:
+    def test_a_viewer_sees_everything_and_why_nothing_can_be_applied(self, small: Served, visit: Visit) -> None:
         tab = visit(small)
         tab.expected = ("403",)
         tab.sign_in(small.keys.give("viewer", "guest"))
@@ -157,7 +157,7 @@ class TestWhoMay:
         refused = page.evaluate("fetch('/ui/do/nodes/cpu-1', {method: 'POST', body: 'do=drain'}).then(r => r.status)")
         assert refused == 403
 
-    def test_a_session_that_ended_leads_to_the_login_and_back(self, small: Served, visit: Visit) -> None:
+    def test_an_expired_session_leads_to_the_sign_in_and_back(self, small: Served, visit: Visit) -> None:
         tab = visit(small)
         tab.expected = ("401",)
         tab.sign_in()
@@ -176,22 +176,22 @@ class TestWhoMay:
         expect(tab.page.get_by_role("button", name="Sign out")).to_be_visible()
         cookie = tab.page.context.cookies()[0]
         assert cookie.get("httpOnly") and cookie.get("sameSite") == "Strict"
-        assert small.token not in str(cookie), "a browser does not keep the token itself"
+        assert small.token not in str(cookie), "a browser does not store the token itself"
         tab.page.get_by_role("button", name="Sign out").click()
         expect(tab.page.get_by_role("link", name="Sign in")).to_be_visible()
         assert tab.page.context.cookies() == []
 
-    def test_after_signing_in_one_comes_back_to_this_service_only(self, small: Served, visit: Visit) -> None:
+    def test_after_signing_in_the_browser_stays_on_this_service(self, small: Served, visit: Visit) -> None:
         tab = visit(small)
         for where in ("https://elsewhere.example/ui/", "//elsewhere.example/", "/\\elsewhere.example", "/ui/../x\n"):
             page = tab.open("/login?next=" + where.replace("\n", "%0A"))
             assert page.locator("input[name=next]").get_attribute("value") == "/ui/", where
 
-    def test_where_looking_needs_a_token_too_one_is_led_to_the_login(self, visit: Visit) -> None:
+    def test_if_reading_needs_a_token_the_browser_is_led_to_the_sign_in(self, visit: Visit) -> None:
         with simulated("nodes: [{id: a, capacity: {CPU: 1}}]") as desk, serving(desk, open_reads=False) as served:
             tab = visit(served)
             page = tab.open("/ui/waiting")
             assert page.url.endswith("/login?next=/ui/waiting")
             tab.sign_in()
             page = tab.open("/ui/waiting")
-            expect(page.get_by_text("Nothing waits")).to_be_visible()
+            expect(page.get_by_text("No work is pending")).to_be_visible()

@@ -1,4 +1,4 @@
-"""A person selects several nodes and changes them as one; sorts and filters tables; on a desk and on a telephone."""
+"""A person selects several nodes and changes them as one; sorts and filters tables; on a desktop and on a phone."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.tabs import Visit
-from browser.test_pages_for_everybody import PAGES, complaints
-from serving import Served
 from stead.sim.desk import SimDesk
+from tests.browser.tabs import Visit
+from tests.browser.test_accessibility import PAGES, complaints
+from tests.serving import Served
 
 TABLES = ("/ui/?view=table", "/ui/work", "/ui/groups", "/ui/events", "/ui/history", "/ui/owners", "/ui/nodes/a100-a-1")
 RED = "rgb(168, 35, 27)"
 
+pytestmark = pytest.mark.long
+
 
 class TestSelectedNodes:
-    def test_are_tainted_as_one_from_the_map_and_taken_back(
-        self, small_desk: tuple[SimDesk, Served], visit: Visit
-    ) -> None:
+    def test_are_tainted_as_one_from_the_map_and_undone(self, small_desk: tuple[SimDesk, Served], visit: Visit) -> None:
         desk, served = small_desk
         tab = visit(served)
         tab.sign_in()
         page = tab.open("/ui/")
         page.get_by_label("Select cpu-1").check()
         page.get_by_label("Select cpu-2").check()
-        expect(page.locator("#said")).to_have_text("2 selected")
+        expect(page.locator("#message")).to_have_text("2 selected")
         page.get_by_label("Change", exact=True).select_option("Taint")
         page.get_by_label("Key").fill("team")
         page.get_by_label("Value").fill("blue")
@@ -64,12 +64,12 @@ class TestSelectedNodes:
             pass
         with page.expect_request(lambda request: "/ui/strip" in request.url):
             pass
-        assert not any("seen=" in url for url in asked), "the map stands still while nodes are selected"
+        assert not any("seen=" in url for url in asked), "the map does not update while nodes are selected"
         page.get_by_label("Select gpu").uncheck()
         expect(page.get_by_label("All 3 nodes")).not_to_be_checked()
         expect(page.get_by_label("Select cpu-1")).to_be_checked()
 
-    def test_their_preview_is_quiet_to_axe(self, small: Served, visit: Visit) -> None:
+    def test_axe_finds_nothing_in_their_preview(self, small: Served, visit: Visit) -> None:
         tab = visit(small)
         tab.sign_in()
         for scheme in ("light", "dark"):
@@ -80,7 +80,7 @@ class TestSelectedNodes:
 
 
 class TestTables:
-    def test_fit_a_desk_without_scrolling_sideways(self, shown: Served, visit: Visit) -> None:
+    def test_fit_a_desktop_without_horizontal_scrolling(self, shown: Served, visit: Visit) -> None:
         tab = visit(shown, viewport={"width": 1400, "height": 900})
         tab.expected = ("404", "400")
         wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
@@ -103,22 +103,22 @@ class TestTables:
         assert "sort=-work" in page.url and "name=gateway" in page.url
 
     @pytest.mark.parametrize("path", TABLES)
-    def test_read_as_cards_on_a_telephone(self, path: str, shown: Served, visit: Visit) -> None:
+    def test_are_cards_on_a_phone(self, path: str, shown: Served, visit: Visit) -> None:
         page = visit(shown, viewport={"width": 390, "height": 844}).open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert _height_of_frame(page) < 100
         rows = page.locator("table.cards-on-phone tbody tr")
         if rows.count():
             boxes = rows.first.locator("> *").evaluate_all("cells => cells.map(e => e.getBoundingClientRect().top)")
-            tops = [top for top in boxes if top]  # what is empty is not shown
-            assert len(set(tops)) == len(tops), "the cells of a row stand under each other"
+            tops = [top for top in boxes if top]  # empty cells are not shown
+            assert len(set(tops)) == len(tops), "the cells of a row are below each other"
 
 
 def _height_of_frame(page: Page) -> float:
     return float(page.evaluate("document.querySelector('.top').getBoundingClientRect().height"))
 
 
-def test_red_is_for_evictions_and_repair_only(shown: Served, visit: Visit) -> None:
+def test_red_is_only_for_evictions_and_repair(shown: Served, visit: Visit) -> None:
     page = visit(shown).open("/ui/")
     red = page.evaluate(
         """red => [...document.querySelectorAll('#map *')].filter(each => {

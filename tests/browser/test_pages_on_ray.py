@@ -1,4 +1,4 @@
-"""The same pages on a real Ray cluster: a person taints a node and sees work avoid it, and takes it back."""
+"""The same pages on a real Ray cluster: a person taints a node, sees that work avoids it, and undoes it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from browser.tabs import Visit
-from serving import Served, serving
+from tests.browser.tabs import Visit
+from tests.serving import Served, serving
 
 ray: Any = pytest.importorskip("ray")
 
 import stead  # noqa: E402
 from stead.operate.snapshot import ALL  # noqa: E402
-from stead.ray.local import LocalCluster  # noqa: E402
+from stead.ray.local.local_cluster import LocalCluster  # noqa: E402
 from stead.ray.remote_desk import remote_desk  # noqa: E402
 
 pytestmark = [
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 SOON_S = 60.0
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker imports nothing of the tests
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +75,14 @@ def until_there(path: str) -> str:
 
 
 def reload_until(page: Page, there: Locator) -> None:
-    """What Ray does takes a moment to show."""
+    """Ray's changes are visible after a moment."""
     until = time.monotonic() + SOON_S
     while not there.count() and time.monotonic() < until:
         page.reload()
     expect(there.first).to_be_visible()
 
 
-def test_work_avoids_a_node_that_is_tainted_by_page_and_starts_when_the_taint_goes(
+def test_work_avoids_a_node_that_is_tainted_by_page_and_starts_when_the_taint_is_removed(
     served: Served, visit: Visit, tmp_path: Path
 ) -> None:
     nodes = {view.labels["zone"]: view.id for view in remote_desk().nodes(ALL).items if "zone" in view.labels}
@@ -118,6 +118,6 @@ def test_work_avoids_a_node_that_is_tainted_by_page_and_starts_when_the_taint_go
         reload_until(page, page.get_by_role("link", name="until_there"))
     finally:
         over.touch()
-    assert set(ray.get(refs, timeout=SOON_S)) == set(nodes.values()), "what waited has started on the node"
+    assert set(ray.get(refs, timeout=SOON_S)) == set(nodes.values()), "pending work has started on the node"
     page.goto(f"{served.url}/ui/events")
     expect(page.get_by_role("row", name=re.compile("team")).first).to_be_visible()

@@ -1,4 +1,4 @@
-"""The pictures of docs/pages.md, made from scenarios/pages.yaml: STEAD_SCREENSHOTS=write makes them anew."""
+"""The pictures of docs/pages.md, made from scenarios/pages.yaml: STEAD_SCREENSHOTS=write takes them again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from browser.tabs import Visit
-from browser.test_pages_for_everybody import MANY
-from serving import Served, serving, simulated
+from tests.browser.tabs import Visit
+from tests.browser.test_accessibility import MANY
+from tests.serving import Served, serving, simulated
 
 ROOT = Path(__file__).parent.parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -49,7 +49,7 @@ def take(page: Page, name: str, height: int = 900) -> None:
 def test_make_the_pictures(shown: Served, visit: Visit) -> None:
     for name, (theme, path) in PICTURES.items():
         tab = visit(shown, color_scheme=theme)
-        if "?" in path:  # a question in an address takes a token
+        if "?" in path:  # a question in a URL needs a token
             tab.sign_in()
         page = tab.open(path)
         expect(page.get_by_role("heading", level=1)).to_have_count(1)
@@ -62,11 +62,11 @@ def test_make_the_pictures(shown: Served, visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("name", [*PICTURES, "five-thousand"])
-def test_a_picture_is_there_and_small_and_shown(name: str) -> None:
+def test_a_picture_exists_and_is_small_and_shown(name: str) -> None:
     assert 10_000 < (IMAGES / f"{name}.png").stat().st_size < BYTES_MAX
     assert f"(images/{name}.png)" in (ROOT / "docs" / "pages.md").read_text(encoding="utf-8")
 
 
-def test_no_picture_is_left_over() -> None:
+def test_no_picture_is_unused() -> None:
     shown = set(re.findall(r"images/([\w-]+)\.png", (ROOT / "docs" / "pages.md").read_text(encoding="utf-8")))
     assert {path.stem for path in IMAGES.glob("*.png")} == shown == {*PICTURES, "five-thousand"}

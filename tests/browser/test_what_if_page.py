@@ -1,16 +1,17 @@
-"""A person tries changes before making them: from work that waits, and row by row."""
+"""A person previews changes before applying them: from pending work, and row by row."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
-from browser.tabs import Visit
-from serving import Served
+from tests.browser.tabs import Visit
+from tests.serving import Served
 
 
-def test_the_smallest_change_for_waiting_work_is_opened_as_a_what_if(small: Served, visit: Visit) -> None:
+def test_the_smallest_change_for_pending_work_opens_as_a_what_if(small: Served, visit: Visit) -> None:
     page = visit(small).open("/ui/waiting")
     card = page.get_by_role("article", name=re.compile("^archive"))
     expect(card).to_contain_text("Allowing disk=ssd would be enough")
@@ -19,11 +20,11 @@ def test_the_smallest_change_for_waiting_work_is_opened_as_a_what_if(small: Serv
     page.get_by_role("button", name="Show what would happen").click()
     expect(page.locator(".note")).to_contain_text("Allowing disk=ssd would be enough")
     row = page.get_by_role("row", name=re.compile("^archive"))
-    expect(row).to_contain_text("waits")
+    expect(row).to_contain_text("pending")
     expect(row.get_by_role("link", name=re.compile("^cpu-"))).to_be_visible()
 
 
-def test_a_what_if_is_put_together_row_by_row(small: Served, visit: Visit) -> None:
+def test_a_what_if_is_built_row_by_row(small: Served, visit: Visit) -> None:
     page = visit(small).open("/ui/what-if")
     page.get_by_role("button", name="Add nodes").click()
     expect(page.get_by_label("How many")).to_be_focused()
@@ -34,10 +35,10 @@ def test_a_what_if_is_put_together_row_by_row(small: Served, visit: Visit) -> No
     page.get_by_role("button", name="Add work").click()
     page.get_by_role("group", name="3. Add work").get_by_label("Each needs").fill("CPU=100")
     page.get_by_role("button", name="Show what would happen").click()
-    expect(page.get_by_role("heading", name="Now and then")).to_be_focused()
-    numbers = page.get_by_role("table", name="Now and then, in numbers")
-    expect(numbers.get_by_role("row", name=re.compile("^Then"))).to_contain_text("4")
-    fates = page.get_by_role("table", name="What would become of the work")
+    expect(page.get_by_role("heading", name="What would happen")).to_be_focused()
+    numbers = page.get_by_role("table", name="Now and after the changes, in numbers")
+    expect(numbers.get_by_role("row", name=re.compile("^After"))).to_contain_text("4")
+    fates = page.get_by_role("table", name="What would happen to the work")
     expect(fates).to_contain_text("render-1")
     expect(fates).to_contain_text("new-1-1")
     page.get_by_role("button", name="Remove row 1").click()
@@ -45,6 +46,7 @@ def test_a_what_if_is_put_together_row_by_row(small: Served, visit: Visit) -> No
     expect(page.get_by_role("group", name=re.compile("Add nodes"))).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_what_if_can_be_sent_to_a_colleague(small: Served, visit: Visit) -> None:
     page = visit(small).open("/ui/what-if")
     page.get_by_role("button", name="Taint a node").click()
@@ -56,10 +58,10 @@ def test_a_what_if_can_be_sent_to_a_colleague(small: Served, visit: Visit) -> No
     assert address
     other = visit(small).open(address)
     other.get_by_role("button", name="Show what would happen").click()
-    expect(other.get_by_role("row", name=re.compile("^train"))).to_contain_text("waits")
+    expect(other.get_by_role("row", name=re.compile("^train"))).to_contain_text("pending")
 
 
-def test_a_row_that_cannot_be_read_is_named_and_nothing_is_lost(small: Served, visit: Visit) -> None:
+def test_an_invalid_row_is_named_and_nothing_is_lost(small: Served, visit: Visit) -> None:
     tab = visit(small)
     tab.expected = ("400",)
     page = tab.open("/ui/what-if")
@@ -67,17 +69,17 @@ def test_a_row_that_cannot_be_read_is_named_and_nothing_is_lost(small: Served, v
     page.get_by_label("Each needs").fill("four")
     page.get_by_role("button", name="Show what would happen").click()
     expect(page.get_by_role("alert")).to_have_text(
-        "Row 1 (add work): amounts must be like CPU=8, GPU=1, memory=64Gi, not 'four'"
+        "Row 1 (add work): amounts 'four' has the part 'four'; it must be like CPU=8,GPU=1,memory=64Gi"
     )
     expect(page.get_by_label("Each needs")).to_have_value("four")
 
 
-def test_a_file_may_say_it_too(small: Served, visit: Visit) -> None:
+def test_a_what_if_can_be_a_document(small: Served, visit: Visit) -> None:
     page = visit(small).open("/ui/what-if")
     page.get_by_role("button", name="As a file").click()
     page.get_by_label("Changes and work, in YAML").fill("work:\n- {id: trial, resources: {CPU: 1}}\n")
     page.get_by_role("button", name="Show what would happen").click()
-    expect(page.get_by_role("row", name=re.compile("^trial"))).to_contain_text("not there")
+    expect(page.get_by_role("row", name=re.compile("^trial"))).to_contain_text("not submitted")
 
 
 def test_it_works_without_scripts(small: Served, visit: Visit) -> None:
@@ -85,4 +87,4 @@ def test_it_works_without_scripts(small: Served, visit: Visit) -> None:
     page.get_by_role("button", name="Drain a node").click()
     page.get_by_label("Node", exact=True).fill("cpu-1")
     page.get_by_role("button", name="Show what would happen").click()
-    expect(page.get_by_text("could not come back").first).to_be_visible()
+    expect(page.get_by_text("could not be placed there again").first).to_be_visible()

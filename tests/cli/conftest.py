@@ -1,4 +1,4 @@
-"""A small simulated cluster behind a real service, whose time stands still; and how a test runs a command on it."""
+"""A small simulated cluster with a paused clock behind a real service, and how a test runs a command on it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serving import Served, serving, simulated
 from stead.cli import main
+from tests.serving import Served, serving, simulated
 
 ROOT = Path(__file__).parent.parent.parent
 SCENARIO = ROOT / "tests" / "golden" / "served.yaml"
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command: its exit code, what it printed, and what it said on stderr."""
+    """Runs one command: its exit code, stdout and stderr."""
 
     def call(*words: str) -> tuple[int, str, str]:
         code = main(list(words))
@@ -33,14 +33,14 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def untouched() -> Iterator[Served]:
-    """The service that tests only look at."""
+    """The service that tests only read."""
     with simulated(SCENARIO) as desk, serving(desk) as served:
         yield served
 
 
 @pytest.fixture
 def lone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine on which nothing of stead or Ray is set; its home is answered."""
+    """A machine without any setting of stead or Ray; returns its home."""
     for name in [name for name in os.environ if name.startswith(VARIABLES) and name not in KEPT]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("STEAD_HOME", str(tmp_path / "home"))
@@ -50,7 +50,7 @@ def lone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def looked_at(untouched: Served, lone: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """Commands reach the service that nobody changes."""
+    """Commands use the service that no test changes."""
     for name, value in untouched.variables.items():
         monkeypatch.setenv(name, value)
     return untouched
@@ -58,7 +58,7 @@ def looked_at(untouched: Served, lone: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def changed(lone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    """Commands reach a service of their own, to change what they like."""
+    """Commands use their own service, which they may change."""
     with simulated(SCENARIO) as desk, serving(desk) as served:
         for name, value in served.variables.items():
             monkeypatch.setenv(name, value)
@@ -67,14 +67,14 @@ def changed(lone: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Served]:
-    """The service that tests change and leave as it was."""
+    """The service that tests change and restore."""
     with simulated(SCENARIO) as desk, serving(desk) as served:
         yield served
 
 
 @pytest.fixture
 def left_as_it_was(shared: Served, lone: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """Commands reach a service whose nodes a test leaves as they were; work may have moved."""
+    """Commands use a service whose nodes the test restores; work may have moved."""
     for name, value in shared.variables.items():
         monkeypatch.setenv(name, value)
     return shared

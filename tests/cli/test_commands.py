@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 import pytest
 
-from golden_files import assert_golden
 from stead.cli import COMMANDS, main
 from stead.commands import output
+from tests.golden_files import assert_golden
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = "scenarios/demo.yaml"
@@ -55,7 +55,7 @@ def test_output_is_as_in_the_golden_file(name: str, words: list[str], capsys: py
     assert_golden(name, out)
 
 
-def test_json_says_the_same_as_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_same_content_as_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "sim", DEMO, "--json")
     result = json.loads(out)
     assert [node["id"] for node in result["nodes"]] == ["cpu-a", "cpu-b", "cpu-old", "gpu-a-1", "gpu-a-2", "gpu-b"]
@@ -73,24 +73,26 @@ def test_a_journal_of_a_run_replays_byte_equal(tmp_path: Path, capsys: pytest.Ca
     code, out, err = run(capsys, "replay", journal)
     assert (code, err) == (0, "")
     assert out.startswith(f"{journal}: ")
-    assert out.endswith("steps decided again, every decision byte-equal.\n")
+    assert out.endswith("steps replayed, every decision byte-equal.\n")
     assert [path.name for path in tmp_path.iterdir()] == ["demo.journal"]
 
 
-def test_a_long_replay_shows_how_far_it_is_to_somebody_who_looks(
+def test_a_long_replay_shows_its_progress_on_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = str(tmp_path / "demo.journal")
     run(capsys, "sim", DEMO, "--journal", journal)
     monkeypatch.setattr("stead.commands.asking.STEPS_LONG", 1)
     assert run(capsys, "replay", journal)[2] == ""
-    monkeypatch.setattr("stead.commands.asking.is_looked_at", lambda: True)
+    monkeypatch.setattr("stead.commands.asking.is_interactive", lambda: True)
     for words in ([], ["--ask", "render"]):
         code, out, err = run(capsys, "replay", journal, *words)
-        assert (code, "decided again" in out, "deciding again" in err) == (0, True, True)
+        assert (code, "replayed" in out, "replaying" in err) == (0, True, True)
 
 
-def test_one_decision_of_a_journal_is_told_as_of_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_decision_of_a_journal_is_explained_as_it_was_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     journal = str(tmp_path / "demo.journal")
     run(capsys, "sim", DEMO, "--journal", journal)
     told = ""
@@ -101,7 +103,7 @@ def test_one_decision_of_a_journal_is_told_as_of_then(tmp_path: Path, capsys: py
     assert found == {"journal": journal, "steps": found["steps"], "oldest": 1, "equal": True}
 
 
-def test_a_journal_that_was_touched_is_told_with_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_journal_is_reported_with_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = tmp_path / "demo.journal"
     run(capsys, "sim", DEMO, "--journal", str(journal))
     with closing(sqlite3.connect(journal)) as connection, connection:
@@ -115,7 +117,7 @@ def test_a_journal_that_was_touched_is_told_with_the_step(tmp_path: Path, capsys
         assert "step 1" in err
 
 
-def test_a_run_does_not_write_over_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_does_not_overwrite_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "old").write_text("precious")
     code, out, err = run(capsys, "sim", DEMO, "--journal", str(tmp_path / "old"))
     assert (code, out) == (1, "")
@@ -140,9 +142,9 @@ ERRORS = [
     (["why", "--scenario", DEMO, "rendr"], 1, "stead: nothing named 'rendr' was submitted (did you mean 'render'?)"),
     (["smi"], 2, "stead: No such command 'smi'."),
     (["sim"], 2, "stead: Missing argument 'SCENARIO'. (see 'stead sim --help')"),
-    (["sim", DEMO, "--until", "soon"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
-    (["sim", DEMO, "--until", "²"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
-    (["sim", DEMO, "--until", "nan"], 2, "stead: Invalid value for '--until': must be a number of seconds from 0 up"),
+    (["sim", DEMO, "--until", "soon"], 2, "stead: Invalid value for '--until': must be a duration such as '90s'"),
+    (["sim", DEMO, "--until", "²"], 2, "stead: Invalid value for '--until': must be a duration such as '90s'"),
+    (["sim", DEMO, "--until", "nan"], 2, "stead: Invalid value for '--until': must be a duration such as '90s'"),
     (["sim", DEMO, "--until", "1e400"], 2, "stead: Invalid value for '--until': must be at most 1000000000000 seconds"),
     (["replay", "j" * 300], 1, f"stead: {'j' * 300} cannot be used: File name too long"),
     (["sim", DEMO, "--journal", "j" * 300], 1, f"stead: {'j' * 300} cannot be used: File name too long"),
@@ -162,18 +164,18 @@ def test_an_error_is_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OverflowError("int too large")])
-def test_too_much_for_the_machine_is_one_sentence(
+def test_running_out_of_memory_is_one_sentence(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def too_much(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("stead.sim.scenario.load", too_much)
-    sentence = "stead: this is too large for the memory of this machine; take smaller counts\n"
+    sentence = "stead: this needs more memory than this machine has; use smaller counts\n"
     assert run(capsys, "sim", DEMO) == (1, "", sentence)
 
 
-def test_no_words_at_all_shows_the_help_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_shows_the_help_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys)
     assert (code, out) == (2, "")
     assert err.startswith("Usage: stead [OPTIONS] COMMAND")
@@ -207,15 +209,15 @@ def test_a_terminal_gets_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "Tolerating gpu_node=true would be enough" in out
 
 
-def test_a_long_timeline_is_cut_and_says_so(
+def test_a_long_timeline_is_cut_with_a_note(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("stead.sim.report.TIMELINE_LINES_MAX", 3)
     _, plain, _ = run(capsys, "sim", DEMO)
-    assert plain.splitlines()[-1].endswith("more lines, all of them in --json")
+    assert plain.splitlines()[-1].endswith("more lines; --json shows all")
     monkeypatch.setattr("stead.commands.simulating.is_terminal", lambda: True)
     _, tables, _ = run(capsys, "sim", DEMO)
-    assert "more lines, all of them in --json" in tables
+    assert "more lines; --json shows all" in tables
 
 
 @pytest.mark.parametrize(
@@ -238,14 +240,16 @@ def test_tables_are_for_terminals_that_want_them(
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_the_head_of_a_table_stands_out_on_a_terminal_only(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_header_of_a_table_is_highlighted_only_on_a_terminal(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(output, "is_terminal", lambda: is_terminal)
     bold = ("\x1b[1m", "\x1b[0m") if is_terminal else ("", "")
     assert output.columns([("ID", "NONE"), ("a", "-"), ("bc", "-")]) == f"{bold[0]}ID{bold[1]}\na\nbc"
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    """`stead sim ... | head -1`: the pipe closes early, and nobody wants to read about it."""
+def test_a_closed_pipe_is_no_error() -> None:
+    """`stead sim ... | head -1` closes the pipe early."""
     command = f"{sys.executable} -c 'import sys; from stead.cli import main; sys.exit(main())' sim {DEMO} --json"
     done = subprocess.run(["bash", "-c", f"{command} | head -1"], capture_output=True, text=True, check=True)
     assert done.stdout == "{\n"
@@ -256,17 +260,17 @@ HEAVY = {"numpy", "yaml", "rich", "pydantic", "sqlite3", "ray", "fastapi", "uvic
 
 
 def loaded_by(*words: str) -> set[str]:
-    """The modules that a command of its own process has loaded."""
+    """The modules that a command has imported, in its own process."""
     code = f"import sys; from stead.cli import main; main({list(words)!r}); print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].strip("[]").replace("'", "").split(", "))
 
 
 def test_help_needs_none_of_the_heavy_imports() -> None:
-    """What keeps `stead --help` under 200 ms; the time itself is not tested, as machines differ."""
+    """This keeps `stead --help` under 200 ms; the time itself is not tested, as machines differ."""
     loaded = loaded_by("--help")
     assert not loaded & HEAVY
-    assert {name for name in loaded if name.startswith("stead")} == {"stead", "stead.cli", "stead.errors"}
+    assert {name for name in loaded if name.startswith("stead")} == {"stead", "stead.cli", "stead.errors", "stead.text"}
 
 
 @pytest.mark.parametrize("command", ["nodes", "work", "taint", "why", "what-if", "serve", "token", "audit", "start"])
@@ -285,7 +289,7 @@ def test_the_help_lists_every_command_with_its_own_line() -> None:
 
 
 def test_control_c_reaches_a_real_process(tmp_path: Path) -> None:
-    """A scenario that goes on for years, interrupted from outside once it has begun to write its journal."""
+    """A scenario that runs for years, interrupted once it has started to write its journal."""
     (tmp_path / "endless.yaml").write_text(
         "until: 10000d\n"
         "nodes: {id: n, capacity: {CPU: 1}, taints: 'out:NoExecute'}\n"
@@ -303,3 +307,12 @@ def test_control_c_reaches_a_real_process(tmp_path: Path) -> None:
             process.kill()
     assert process.returncode == 130
     assert err.strip() == "stead: interrupted"
+
+
+def test_the_tests_of_control_c_hold_where_it_is_ignored() -> None:
+    """As in the background of a script, or of a CI runner: a child inherits that Ctrl-C is ignored."""
+    test = f"{__file__}::{test_control_c_reaches_a_real_process.__name__}"
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", test]
+    ignoring = ["bash", "-c", "trap '' INT; exec \"$@\"", "-", *words]
+    done = subprocess.run(ignoring, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1].split(" in ")[0]) == (0, "1 passed")

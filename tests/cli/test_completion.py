@@ -1,4 +1,4 @@
-"""Shell completion: the script, and what a shell is told while somebody types."""
+"""Shell completion: the script, and the completions while the user types."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from click.shell_completion import BashComplete
 
-from serving import Served
 from stead.cli import stead
+from tests.serving import Served
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -19,13 +19,13 @@ GPU = "0123456789abcdef0123456789abcdef0123456789abcdef01234567"
 
 
 def completed(line: str) -> list[str]:
-    """What a shell would be told when the last word of the line is being typed."""
+    """The completions of the last word of a line."""
     *words, begin = line.split(" ")[1:]
     shell = BashComplete(stead, {}, "stead", "_STEAD_COMPLETE")
     return [item.value for item in shell.get_completions(words, begin)]
 
 
-def test_a_shell_asks_by_a_variable(looked_at: Served) -> None:
+def test_a_shell_asks_with_an_environment_variable(looked_at: Served) -> None:
     said = {"_STEAD_COMPLETE": "bash_complete", "COMP_WORDS": "stead drain spo", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-c", "import sys; from stead.cli import main; sys.exit(main())"],
@@ -75,7 +75,7 @@ class TestOnAService:
 
 @pytest.mark.usefixtures("lone")
 @pytest.mark.parametrize("address", ["", "127.0.0.1:6379", "http://127.0.0.1:1", "http://[", "http://"])
-def test_where_nobody_answers_nothing_is_completed_and_nothing_said(
+def test_without_an_answer_nothing_is_completed_and_nothing_printed(
     address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STEAD_ADDRESS", address)
@@ -84,9 +84,7 @@ def test_where_nobody_answers_nothing_is_completed_and_nothing_said(
 
 
 @pytest.mark.usefixtures("looked_at")
-def test_a_token_that_is_refused_is_no_matter(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_token_is_ignored(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("STEAD_TOKEN", "wrong")
     assert completed("stead drain sp") == []
     assert capfd.readouterr() == ("", "")

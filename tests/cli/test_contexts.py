@@ -20,7 +20,7 @@ import pytest
 
 from stead.cli import stead
 from stead.commands.saved_services import SavedService, SavedServices
-from stead.operate.afar import HttpDesk
+from stead.operate.http_client import HttpDesk
 from stead.operate.origins import Origin, origin_of
 
 Run = Callable[..., tuple[int, str, str]]
@@ -33,12 +33,12 @@ SUMMARY = {
 }
 OPERATOR = "stead_operator_of_this_machine"
 NAMES = ("stead.example.com", "other.example.com")
-"""Hosts that are not this machine; the tests let both names lead to it, so that what is sent there can be seen."""
+"""Names of other hosts; the tests resolve both to this machine, to see what is sent there."""
 
 
 @dataclass
 class Recorder:
-    """A service that notes the Authorization header of every request."""
+    """A service that records the Authorization header of every request."""
 
     port: int
     status: int = 200
@@ -80,7 +80,7 @@ def recording() -> Iterator[Recorder]:
             yield found
         finally:
             server.shutdown()
-            thread.join(timeout=30)
+            thread.join(timeout=60)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def names_lead_here(lone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def operator(lone: Path) -> str:
-    """A service of this user has run on this machine, and left its token."""
+    """The token that this user's service on this machine has created."""
     lone.mkdir(mode=0o700, exist_ok=True)
     (lone / "token").write_text(f"{OPERATOR}\n")
     (lone / "token").chmod(0o600)
@@ -124,7 +124,7 @@ def save(name: str, address: str, token: str = "", **given: Any) -> None:
 
 
 class TestATokenBelongsToAnAddress:
-    def test_a_contexts_token_goes_to_its_address_however_that_is_said(self, recorder: Recorder, run: Run) -> None:
+    def test_a_contexts_token_goes_to_its_address_by_name_or_url(self, recorder: Recorder, run: Run) -> None:
         save("prod", recorder.url, "stead_prod")
         assert run("status", "--json", "--address", "prod")[0] == 0
         assert run("status", "--json", "--address", recorder.url)[0] == 0
@@ -150,7 +150,7 @@ class TestATokenBelongsToAnAddress:
             assert run("status", "--json", "--address", address)[0] == 0
         assert (recorder.taken(), other.taken()) == ([None, None], [None])
 
-    def test_the_variable_goes_to_the_address_of_the_variable_only(
+    def test_the_token_variable_goes_only_to_the_address_variable(
         self, recorder: Recorder, other: Recorder, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("STEAD_ADDRESS", recorder.url)
@@ -160,7 +160,7 @@ class TestATokenBelongsToAnAddress:
         assert (recorder.taken(), other.taken()) == (["Bearer stead_mine"], [None])
 
     @pytest.mark.parametrize("address", ["", "127.0.0.1:6379"])
-    def test_where_the_variable_names_no_service_its_token_goes_to_the_address_given(
+    def test_if_the_address_variable_is_no_service_the_token_goes_to_the_given_address(
         self, address: str, recorder: Recorder, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("STEAD_ADDRESS", address)
@@ -177,7 +177,7 @@ class TestATokenBelongsToAnAddress:
         assert run("status", "--json")[0] == 0
         assert recorder.taken() == [None]
 
-    def test_a_context_that_is_named_brings_its_own_token_and_an_address_the_variables(
+    def test_a_named_context_uses_its_own_token_and_an_address_the_variables(
         self, recorder: Recorder, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         save("prod", recorder.url, "stead_prod")
@@ -203,7 +203,7 @@ class TestATokenBelongsToAnAddress:
         run("status", "--json", "--address", recorder.named(host))
         assert recorder.taken() == [None, None]
 
-    def test_a_redirect_does_not_take_the_token_along(self, recorder: Recorder, other: Recorder, run: Run) -> None:
+    def test_a_redirect_does_not_get_the_token(self, recorder: Recorder, other: Recorder, run: Run) -> None:
         save("prod", recorder.url, "stead_prod")
         recorder.status, recorder.leads_to = 302, f"{other.url}/status"
         assert run("status", "--json", "--address", "prod") == (1, "", "stead: no\n")
@@ -212,23 +212,23 @@ class TestATokenBelongsToAnAddress:
     def test_one_address_of_two_contexts_is_not_guessed(self, recorder: Recorder, run: Run) -> None:
         save("viewer", recorder.url, "stead_viewer")
         save("operator", recorder.url, "stead_operator")
-        said = f"{recorder.url} is the address of several contexts: viewer, operator; say which: --address viewer"
+        said = f"{recorder.url} is the address of several contexts: viewer, operator; choose one: --address viewer"
         assert run("status", "--json", "--address", recorder.url) == (1, "", f"stead: {said}\n")
         run("status", "--json", "--address", "operator")
         assert recorder.taken() == ["Bearer stead_operator"]
 
-    def test_who_has_no_token_is_told_how_to_save_one(self, recorder: Recorder, run: Run) -> None:
+    def test_without_a_token_the_error_shows_how_to_save_one(self, recorder: Recorder, run: Run) -> None:
         recorder.status = 401
         code, out, err = run("status", "--json", "--address", recorder.url)
-        good = f"save one by: stead context add NAME --address {recorder.url}"
+        good = f"save one with: stead context add NAME --address {recorder.url}"
         said = f"stead: the service at {recorder.url} needs a token, and you have none for it; {good}\n"
         assert (code, out, err) == (1, "", said)
 
 
 class TestOverPlainHttp:
     SENTENCE = (
-        "stead: the token would cross the network to {0} in clear text; use https:// (start the service by: stead "
-        "serve --tls-cert FILE --tls-key FILE), or allow it by: stead context add NAME --address {0} --insecure\n"
+        "stead: the token would cross the network to {0} in clear text; use https:// (start the service with: stead "
+        "serve --tls-cert FILE --tls-key FILE), or allow it with: stead context add NAME --address {0} --insecure\n"
     )
 
     @pytest.mark.usefixtures("unreachable")
@@ -261,12 +261,12 @@ class TestOverPlainHttp:
         assert run("status", "--json", "--address", elsewhere) == (1, "", self.SENTENCE.format(elsewhere))
         assert other.taken() == []
 
-    def test_a_request_that_has_no_token_goes_out(self, recorder: Recorder, run: Run) -> None:
+    def test_a_request_without_a_token_is_sent(self, recorder: Recorder, run: Run) -> None:
         assert run("status", "--json", "--address", recorder.named("stead.example.com"))[0] == 0
         assert recorder.taken() == [None]
 
     @pytest.mark.parametrize("token", ["two words", "two\nlines", "étoile"])
-    def test_a_token_that_is_none_is_not_repeated(
+    def test_an_invalid_token_is_not_printed(
         self, token: str, recorder: Recorder, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("STEAD_TOKEN", token)
@@ -304,14 +304,14 @@ class TestAnAddress:
     def test_that_could_be_read_in_two_ways_is_refused(self, address: str, run: Run) -> None:
         code, out, err = run("status", "--json", "--address", address)
         assert (code, out, err.count("\n")) == (1, "", 1)
-        assert " must be like http://" in err
+        assert " must look like http://" in err
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "[::1]", "localhost", "LOCALHOST"])
-    def test_of_this_machine_is_known(self, host: str) -> None:
+    def test_of_this_machine_is_loopback(self, host: str) -> None:
         assert origin_of(f"http://{host}:1").is_loopback
 
     @pytest.mark.parametrize("host", ["128.0.0.1", "0.0.0.0", "[::]", "localhost.example.com", "127.0.0.1.example.com"])
-    def test_of_others_is_not_taken_for_this_machine(self, host: str) -> None:
+    def test_of_another_machine_is_not_loopback(self, host: str) -> None:
         assert not origin_of(f"http://{host}:1").is_loopback
 
 
@@ -319,10 +319,10 @@ class TestSaving:
     def test_contexts_are_added_listed_used_and_removed(
         self, run: Run, lone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert run("context", "list") == (0, "no contexts; add one by: stead context add NAME --address URL\n", "")
+        assert run("context", "list") == (0, "no contexts; add one with: stead context add NAME --address URL\n", "")
         (tmp_path / "token.txt").write_text("stead_secret_1\n")
         words = ("--address", "https://stead.example.com/", "--token-file", str(tmp_path / "token.txt"))
-        said = "context prod saved, with a token; use it by --address prod, or always: stead context use prod\n"
+        said = "context prod saved, with a token; use it with --address prod, or always: stead context use prod\n"
         assert run("context", "add", "prod", *words) == (0, said, "")
         monkeypatch.setattr("sys.stdin", io.StringIO("stead_secret_2\n"))
         assert run("context", "add", "lab", "--address", "http://10.0.0.5:8625", "--insecure")[0] == 0
@@ -353,7 +353,7 @@ class TestSaving:
         assert json.loads(run("context", "remove", "here", "--json")[1]) == {"name": "here", "removed": True}
         assert json.loads(run("context", "list", "--json")[1]) == []
 
-    def test_a_terminal_is_asked_and_does_not_show_the_token(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_prompt_on_a_terminal_does_not_show_the_token(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", io.StringIO())
         monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         monkeypatch.setattr("click.termui.hidden_prompt_func", lambda _: "stead_typed")
@@ -371,7 +371,7 @@ class TestSaving:
         assert stat.S_IMODE((lone / "contexts.json").stat().st_mode) == 0o600
         assert "stead_secret" not in repr(SavedServices().get("prod"))
 
-    def test_a_new_token_takes_the_place_of_the_old_one_if_that_is_meant(
+    def test_a_new_token_replaces_the_old_one_only_with_overwrite(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         save("prod", "https://stead.example.com", "stead_old")
@@ -398,7 +398,7 @@ class TestSaving:
         assert [service.name for service in SavedServices().all()] == ["prod"]
         assert [path.name for path in lone.iterdir()] == ["contexts.json"]
 
-    def test_what_several_processes_save_at_once_is_all_kept(self) -> None:
+    def test_concurrent_processes_all_save_their_contexts(self) -> None:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda each: save(f"c-{each}", "https://h"), range(24)))
         assert len(SavedServices().all()) == 24
@@ -410,10 +410,10 @@ class TestSaving:
         (lone / "contexts.json").write_text(json.dumps(written))
         assert SavedServices().get("prod").token == "stead_secret"
 
-    def test_where_the_variable_goes_first_it_is_said(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_note_says_that_the_variable_takes_precedence(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         save("prod", "https://stead.example.com")
         monkeypatch.setenv("STEAD_ADDRESS", "127.0.0.1:6379")
-        said = "STEAD_ADDRESS is set to 127.0.0.1:6379, and goes before it.\n"
+        said = "STEAD_ADDRESS is set to 127.0.0.1:6379, and takes precedence.\n"
         assert run("context", "use", "prod") == (0, "context prod is the default\n", said)
 
 
@@ -428,9 +428,9 @@ def piped(path: Path) -> None:
 
 
 SPOILED: list[tuple[Callable[[Path], Any], str]] = [
-    (linked, "{} is a symbolic link; put a file of your own in its place"),
+    (linked, "{} is a symbolic link; replace it with a regular file"),
     (piped, "{} is not a regular file; move it away, and add your contexts again"),
-    (lambda path: path.chmod(0o640), "{0} can be read by others; close it first: chmod 600 {0}"),
+    (lambda path: path.chmod(0o640), "{0} can be read by others; restrict it first: chmod 600 {0}"),
     (lambda path: path.write_text("{"), "{} is damaged; move it away, and add your contexts again"),
     (lambda path: path.write_bytes(b"\xff"), "{} is damaged; move it away, and add your contexts again"),
     (lambda path: path.write_text("[]"), "{} is damaged; move it away, and add your contexts again"),
@@ -465,33 +465,37 @@ REFUSED: list[tuple[tuple[str, ...], int, str]] = [
     (("context",), 2, ""),
     (ADD, 2, "Missing argument 'NAME'"),
     ((*ADD, "prod"), 2, "Missing option '--address'"),
-    ((*ADD, "prod", "--address", "10.0.0.1:6379"), 2, "--address '10.0.0.1:6379' is not a service; it must be like"),
-    ((*ADD, "prod", "--address", "https://u@h"), 1, "address 'https://u@h' must be like http://127.0.0.1:8625"),
+    ((*ADD, "prod", "--address", "10.0.0.1:6379"), 2, "--address '10.0.0.1:6379' is not a service; it must look like"),
+    ((*ADD, "prod", "--address", "https://u@h"), 1, "address 'https://u@h' must look like http://127.0.0.1:8625"),
     ((*ADD, "a:b", "--address", "https://h"), 1, "name 'a:b' must be up to 64 letters, digits and"),
     ((*ADD, "auto", "--address", "https://h"), 1, "name 'auto' must be up to 64 letters, digits and"),
     ((*ADD, "\x1b", "--address", "https://h"), 1, "name '\\x1b' must be up to 64 letters, digits and"),
-    ((*ADD, "a", "--address", "https://h", "--insecure"), 2, "--insecure is for http://; to trust a certificate"),
+    ((*ADD, "a", "--address", "https://h", "--insecure"), 2, "--insecure is for http://; to trust your own"),
     ((*ADD, "a", "--address", "http://127.0.0.1", "--ca", "ca.pem"), 2, "--ca is for https://; an http:// address"),
     ((*ADD, "a", "--address", "https://h", "--ca", "none.pem"), 1, "the CA file none.pem cannot be used: No such file"),
-    ((*ADD, "a", "--address", "https://h", "--ca", "README.md"), 1, "the CA file README.md cannot be used: it holds"),
+    ((*ADD, "a", "--address", "https://h", "--ca", "README.md"), 1, "the CA file README.md cannot be used: it has"),
     ((*ADD, "a", "--address", "https://h", "--token-file", "none"), 1, "the token file none cannot be read: No such"),
     ((*ADD, "a", "--address", "https://h", "--token-file", "a\0b"), 1, "the token file a\\x00b cannot be read: "),
     ((*ADD, "a", "--address", "https://h", "--token-file", "."), 1, "the token file . cannot be read: Is a directory"),
     ((*ADD, "a", "--address", "https://h", "--token-file", os.devnull), 1, "there is no token in /dev/null; give"),
     ((*ADD, "a", "--address", "https://h", "--no-token", "--token-file", "x"), 2, "give --token-file or --no-token"),
     ((*ADD, "a", "--address", "https://h"), 1, "there is no token in the input; give --token-file FILE, or --no-token"),
-    (("context", "use"), 2, "name one context, or give --none to have no default"),
-    (("context", "use", "prod", "--none"), 2, "name one context, or give --none to have no default"),
-    (("context", "use", "prdo"), 1, "there is no context 'prdo' (did you mean 'prod'?); there are prod; add one by"),
-    (("context", "remove", "lab"), 1, "there is no context 'lab'; there are prod; add one by: stead context add NAME"),
+    (("context", "use"), 2, "name one context, or give --none for no default"),
+    (("context", "use", "prod", "--none"), 2, "name one context, or give --none for no default"),
+    (("context", "use", "prdo"), 1, "there is no context 'prdo' (did you mean 'prod'?); add one with"),
+    (
+        ("context", "remove", "lab"),
+        1,
+        "there is no context 'lab'; for example, there is 'prod'; add one with: stead context add NAME",
+    ),
     (("nodes", "--address", "prdo"), 1, "address 'prdo' is unknown (did you mean 'prod'?); it can be a context (prod)"),
-    (("serve", "--address", "prod"), 2, "prod is a service already; --address is that of a Ray cluster, HOST:PORT"),
+    (("serve", "--address", "prod"), 2, "prod is a service; --address must be a Ray cluster, HOST:PORT"),
 ]
 
 
 @pytest.mark.usefixtures("unreachable")
 @pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
-def test_nonsense_is_refused_in_one_sentence(
+def test_invalid_arguments_are_refused_in_one_sentence(
     words: tuple[str, ...], code: int, sentence: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save("prod", "https://stead.example.com", "stead_secret")
@@ -524,7 +528,7 @@ class TestCompletion:
         found = BashComplete(stead, {}, "stead", "_STEAD_COMPLETE").get_completions(words, begin)
         assert [item.value for item in found] == expected
 
-    def test_a_file_that_is_damaged_completes_nothing_and_says_nothing(
+    def test_a_damaged_file_completes_nothing_and_prints_nothing(
         self, lone: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         from click.shell_completion import BashComplete

@@ -1,4 +1,4 @@
-"""`stead describe` and `stead top`: what they print, beside the golden files."""
+"""`stead describe` and `stead top`: what the golden files do not cover."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
-from cli.test_on_a_service import GPU
-from serving import Served, serving, simulated
+from tests.cli.test_on_a_service import GPU
+from tests.serving import Served, serving, simulated
 
 Run = Callable[..., tuple[int, str, str]]
 
 REFUSED: list[tuple[list[str], int, str]] = [
     (["describe"], 2, "Missing argument 'node|work|group'."),
     (["describe", "node"], 2, "Missing argument 'NAME...'."),
-    (["describe", "noed", "a"], 2, "'noed' cannot be described (did you mean 'node'?); say node, work or group"),
+    (["describe", "noed", "a"], 2, "'noed' cannot be described (did you mean 'node'?); give node, work or group"),
     (["describe", "node", "nobody"], 1, "there is no node 'nobody' in this cluster"),
-    (["describe", "work", "nobody"], 1, "nothing named 'nobody' waits or is placed"),
+    (["describe", "work", "nobody"], 1, "nothing named 'nobody' is pending or placed"),
     (["describe", "group", "rign"], 1, "there is no group 'rign' in this cluster (did you mean 'ring'?)"),
-    (["top", "owner"], 2, "'owner' cannot be shown (did you mean 'owners'?); say nodes or owners"),
+    (["top", "owner"], 2, "'owner' cannot be shown (did you mean 'owners'?); give nodes or owners"),
 ]
 
 
@@ -29,7 +29,7 @@ class TestDescribe:
         assert run("describe", "node", "cpu-one") == run("describe", "nodes", "cpu-1")
         assert run("describe", "node", GPU[:8])[1].startswith(f"Node:      {GPU}\n")
 
-    def test_several_are_one_after_the_other_and_an_array(self, run: Run) -> None:
+    def test_several_are_printed_one_after_the_other_and_as_an_array(self, run: Run) -> None:
         both = run("describe", "work", "web-1", "typo")[1]
         assert both == "\n".join([run("describe", "work", "web-1")[1], run("describe", "work", "typo")[1]])
         found = json.loads(run("describe", "work", "web-1", "typo", "-o", "json")[1])
@@ -41,7 +41,7 @@ class TestDescribe:
         )
 
     @pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
-    def test_what_cannot_be_described_or_shown_is_one_sentence(
+    def test_an_unknown_kind_or_name_is_one_sentence(
         self, words: list[str], code: int, sentence: str, run: Run
     ) -> None:
         found = run(*words)
@@ -49,17 +49,17 @@ class TestDescribe:
         assert found[2].startswith(f"stead: {sentence}")
 
 
-def test_a_changed_node_tells_its_taints_events_and_changes(changed: Served, run: Run) -> None:
+def test_a_changed_node_shows_its_taints_events_and_changes(changed: Served, run: Run) -> None:
     run("taint", "nodes", "cpu-1", "team=blue:NoSchedule", "--owner", "blue", "--for", "90m")
     run("label", "nodes", "cpu-1", "rack=7")
     out = run("describe", "node", "cpu-one")[1]
     assert "team=blue since 2026-01-01 00:01:30, until 2026-01-01 01:31:30 (1h30m left), by blue" in out
     assert "  rack=7  (run time)\n" in out
     assert "  1  2026-01-01 00:01:30  operator  taint: +team=blue:no-schedule\n" in out
-    assert "  2026-01-01 00:01:30  tainted   cpu-1: tainted team=blue\n" in out
+    assert "  2026-01-01 00:01:30  tainted   cpu-one: tainted team=blue for 1h30m by blue\n" in out
 
 
-def test_names_of_anybody_are_shown_and_not_obeyed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_in_names_are_escaped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = 'nodes: [{id: n, name: "a\\u202eb", capacity: {CPU: 1}}]'
     with simulated(scenario) as desk, serving(desk) as served:
         for name, value in served.variables.items():
@@ -83,5 +83,5 @@ class TestTop:
         assert found["blue"]["uses"] == {"CPU": 1.0, "memory": 2147483648.0}
         assert found["red"]["running"] == 2
 
-    def test_a_list_that_is_cut_says_so_beside_itself(self, run: Run) -> None:
-        assert run("top", "--limit", "1")[2] == "1 of 4 shown; see more by --limit 4, or less by --filter\n"
+    def test_a_cut_list_says_so_on_stderr(self, run: Run) -> None:
+        assert run("top", "--limit", "1")[2] == "1 of 4 shown; see more with --limit 4, or less with --filter\n"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from serving import Served
 from stead.engine import reasons
+from stead.engine.explain.events import Event, EventKind
 from stead.operate.audit import Entry
-from stead.operate.views import Event, Summary
+from stead.operate.views import Summary
+from tests.serving import Served
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
@@ -60,11 +61,11 @@ PARTS = {
         "changes": "An entry of the audit",
     },
 }
-"""What a field consists of, where that has a table of its own."""
+"""The table that documents the objects in a field."""
 
 
 def checked(title: str, found: Any) -> Iterator[str]:
-    """Every object in the value has the documented fields; yields the titles that were met."""
+    """Every object in the value has the documented fields; yields the titles of the tables that it used."""
     for each in found if isinstance(found, list) else [found]:
         if each is None:
             continue
@@ -117,7 +118,7 @@ def test_a_command_prints_the_documented_fields(title: str, words: list[str], ru
 
 @pytest.mark.parametrize(("title", "path"), ANSWERED, ids=[path for _, path in ANSWERED])
 def test_the_service_answers_the_documented_fields(title: str, path: str, looked_at: Served) -> None:
-    with urllib.request.urlopen(looked_at.url + path, timeout=30) as answer:
+    with urllib.request.urlopen(looked_at.url + path, timeout=60) as answer:
         found = json.load(answer)
     assert title in set(checked(title, found.get("items", found)))
 
@@ -150,14 +151,14 @@ def test_changes_and_their_audit_have_the_documented_fields(changed: Served, run
 
 
 @pytest.mark.usefixtures("looked_at")
-def test_every_table_of_the_page_is_met(run: Run) -> None:
+def test_every_table_of_the_page_is_checked(run: Run) -> None:
     met = {"A change", "An entry of the audit"}
     for title, words in PRINTED:
         met |= set(checked(title, json.loads(run(*words, "-o", "json")[1])))
     assert met == {title for title, fields in FIELDS.items() if fields}
 
 
-def test_views_have_no_field_that_is_kept_back() -> None:
+def test_views_have_no_undocumented_field() -> None:
     assert set(Summary.__dataclass_fields__) == FIELDS["The cluster"]
     assert set(Event.__dataclass_fields__) == FIELDS["An event"]
     assert {*Entry.__dataclass_fields__, "changes", "self_declared"} == FIELDS["An entry of the audit"]
@@ -167,3 +168,8 @@ def test_the_codes_of_refusals_are_explained() -> None:
     page = (ROOT / "docs" / "explanations.md").read_text(encoding="utf-8")
     codes = {each.code for each in vars(reasons).values() if isinstance(getattr(each, "code", None), str)}
     assert {code for code in codes if f"`{code}`" not in page} == set()
+
+
+def test_every_kind_of_event_is_documented() -> None:
+    _, _, kinds = PAGE.partition("Kinds of events:")
+    assert [kind for kind in EventKind if f"`{kind}`" not in kinds.partition("##")[0]] == []

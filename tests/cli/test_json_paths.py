@@ -1,4 +1,4 @@
-"""JSONPath as kubectl writes it, on what commands print."""
+"""JSONPath as in kubectl, on the output of commands."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("{..name}", ONE, "jsonpath '..name' cannot be read from '..name' on"),
     ("{range .items[*]}{.name}{end}", LIST, "jsonpath cannot use {range .items[*]} here; [*] takes every item"),
     ('{"a}', ONE, "jsonpath '{\"a}' has no closing brace"),
-    ("{.name}", LIST, "jsonpath asks a list for its field 'name'; take every item by [*], as in '{.items[*].name}'"),
-    ("{.items[7].name}", LIST, "jsonpath asks for [7] of a list that has 3; [*] takes every item"),
+    ("{.name}", LIST, "jsonpath takes the field 'name' of a list; take every item with [*], as in '{.items[*].name}'"),
+    ("{.items[7].name}", LIST, "jsonpath takes [7] of a list with 3 items; [*] takes every item"),
     ("{.items[?(@.a~3)]}", LIST, "jsonpath '.items[?(@.a~3)]' cannot be read from '[?(@.a~3)]' on"),
 ]
 
@@ -73,7 +73,7 @@ def test_a_template_is_filled_with_what_its_paths_pick(text: str, value: Any, ex
 
 
 @pytest.mark.parametrize(("text", "value", "sentence"), REFUSED, ids=[text for text, _, _ in REFUSED])
-def test_what_cannot_be_read_or_picked_is_one_sentence(text: str, value: Any, sentence: str) -> None:
+def test_an_invalid_path_is_one_sentence(text: str, value: Any, sentence: str) -> None:
     with pytest.raises(Invalid) as caught:
         filled(template(text), value)
     assert str(caught.value).startswith(sentence)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving import Served, serving, simulated
+from tests.serving import Served, serving, simulated
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -66,7 +66,7 @@ def test_labels(run: Run) -> None:
     assert found == {"a": "ssd", "b": "ssd", "c": None}
 
 
-def test_a_dry_run_tries_all_of_them_together_and_changes_nothing(run: Run) -> None:
+def test_a_dry_run_previews_all_of_them_together_and_changes_nothing(run: Run) -> None:
     code, out, _ = run("drain", "-l", "zone=x", "--dry-run")
     assert code == 0
     assert out.splitlines()[-1] == "No work would be affected."
@@ -76,14 +76,14 @@ def test_a_dry_run_tries_all_of_them_together_and_changes_nothing(run: Run) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["drain"], "name nodes, or give a selector by -l, for example: -l zone=a"),
-        (["drain", "a", "-l", "zone=x"], "name nodes, or give a selector by -l, for example: -l zone=a"),
+        (["drain"], "name nodes, or give a selector, for example: -l zone=a"),
+        (["drain", "a", "-l", "zone=x"], "name nodes, or give a selector, for example: -l zone=a"),
         (["drain", "-l", "zone=nowhere"], "no node has zone in {nowhere}"),
         (["taint", "nodes", "a", "nobody", "k=v:NoSchedule"], "there is no node 'nobody'"),
-        (["taint", "--node-id", "a", "--node-ip", "1.2.3.4", "--append", "k=v"], "name one node by --node-id"),
+        (["taint", "--node-id", "a", "--node-ip", "1.2.3.4", "--append", "k=v"], "name one node with --node-id"),
     ],
 )
-def test_what_names_no_node_or_too_many_is_refused(run: Run, words: list[str], said: str) -> None:
+def test_no_node_or_too_many_nodes_are_refused(run: Run, words: list[str], said: str) -> None:
     code, out, err = run(*words)
     assert code in (1, 2)
     assert out == ""

@@ -1,4 +1,4 @@
-"""A service that is newer than the command line: fields and classes that it does not know yet are no matter.
+"""A service that is newer than the command line: unknown fields and classes are ignored.
 
 The answers are those of a real service, with unknown fields added to every object that has fields.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cli.test_on_a_service import LOOKS
-from serving import Served
-from stead.operate.afar import HttpDesk, difference_of, node_of, replayed_of, told
+from stead.operate.http_client import HttpDesk, difference_of, explanation_of, node_of, replayed_of
 from stead.operate.known_fields import known, picked
 from stead.operate.views import Summary
+from tests.cli.test_on_a_service import LOOKS
+from tests.serving import Served
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -26,7 +26,7 @@ BY_NAME = frozenset("labels sources total available resources bundles before aft
 
 
 def newer(value: Any) -> Any:
-    """The same with unknown fields in every object, and unknown decisions."""
+    """The value with unknown fields in every object, and unknown decisions."""
     if isinstance(value, list):
         return [newer(each) for each in value]
     if not isinstance(value, dict):
@@ -39,7 +39,7 @@ def newer(value: Any) -> Any:
 
 @pytest.fixture
 def updated(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From the call on, the service is a newer one."""
+    """After the call, the service is newer."""
 
     def update() -> None:
         send = HttpDesk._send
@@ -54,7 +54,7 @@ def updated(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.mark.usefixtures("looked_at")
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_command_prints_what_it_always_printed(name: str, run: Run, updated: Callable[[], None]) -> None:
+def test_a_command_prints_the_same_as_before(name: str, run: Run, updated: Callable[[], None]) -> None:
     before = run(*LOOKS[name])
     updated()
     assert run(*LOOKS[name]) == before
@@ -68,22 +68,23 @@ def test_changes_are_made_and_undone(changed: Served, run: Run, updated: Callabl
     assert [each["number"] for each in json.loads(run("audit", "--json")[1])] == [1, 2]
 
 
-def test_only_the_fields_of_a_class_are_taken() -> None:
+def test_only_the_fields_of_a_class_are_kept() -> None:
     assert picked({"title": "t", "is": "Summary", **NEW}, Summary) == {"title": "t"}
 
 
-def test_a_refusal_for_an_unknown_reason_is_left_out() -> None:
+def test_a_refusal_with_an_unknown_reason_is_dropped() -> None:
     refusals = [
         {"reason": {"is": "Draining", **NEW}, "nodes": 1, "alone": 1, **NEW},
         {"reason": {"is": "NewReason"}, "nodes": 2, "alone": 0},
     ]
+    verdict = {"nodes": 3, "candidates": 0, "refusals": refusals, **NEW}
     answer = {"step": 1, "steps": 1, "at": 0.0, "ask": "", "explanation": None, "oldest": 1}
-    found = replayed_of({**answer, "decisions": [{"is": "Waiting", "asks": ["a"], "refusals": refusals, **NEW}]})
+    found = replayed_of({**answer, "decisions": [{"is": "Waiting", "asks": ["a"], "verdicts": [verdict], **NEW}]})
     (waiting,) = found.decisions
     assert [type(each.reason).__name__ for each in getattr(waiting, "refusals", ())] == ["Draining"]
 
 
-def test_what_is_not_an_object_stays_as_it_is() -> None:
+def test_other_values_are_unchanged() -> None:
     assert known("text", Summary) == "text"
     assert known([["a", {"b": 1}]], tuple[tuple[str, Summary], ...]) == [["a", {}]]
 
@@ -108,7 +109,7 @@ def test_an_answer_that_cannot_be_read_is_one_sentence(
     assert f"sent an answer that this version of stead cannot read ({reason}" in err
 
 
-@pytest.mark.parametrize("read", [node_of, difference_of, told, replayed_of])
-def test_what_is_missing_is_not_guessed(read: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("read", [node_of, difference_of, explanation_of, replayed_of])
+def test_missing_fields_are_not_guessed(read: Callable[[Any], Any]) -> None:
     with pytest.raises(KeyError):
         read({"id": "a"})

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from cli.test_on_a_service import GPU
 from stead.commands.lists import Column, Listing
 from stead.errors import Invalid
+from tests.cli.test_on_a_service import GPU
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -43,13 +43,13 @@ SORTED: list[tuple[list[str], str, list[str]]] = [
     (["nodes", "--sort-by", "-name"], "{.items[*].id}", ["cpu-2", "cpu-1", GPU, "spot-1"]),
     (["groups", "--sort-by", "-bundles"], "{.items[*].id}", ["ring", "pair"]),
     (["top", "--sort-by", "cpu%", "--limit", "2"], "{.items[*].id}", ["spot-1", GPU]),
-    (["events", "--sort-by", "-number", "--limit", "3"], "{.items[*].number}", ["3", "2", "1"]),
+    (["events", "--sort-by", "-number", "--after", "0", "--limit", "3"], "{.items[*].number}", ["3", "2", "1"]),
 ]
 REFUSED: list[tuple[list[str], str]] = [
-    (["nodes", "-o", "jsonpath={.name}"], "jsonpath asks a list for its field 'name'"),
+    (["nodes", "-o", "jsonpath={.name}"], "jsonpath takes the field 'name' of a list"),
     (
         ["nodes", "--sort-by", "nmae"],
-        "there is nothing called 'nmae' to sort by (did you mean 'name'?); good are NODE,",
+        "cannot sort by 'nmae' (did you mean 'name'?); good columns are NODE,",
     ),
     (["work", "--sort-by", "["], "jsonpath '[' cannot be read"),
 ]
@@ -93,7 +93,7 @@ class TestForms:
         assert GPU not in run("nodes")[1] and GPU in run("nodes", "-o", "wide")[1]
 
     @pytest.mark.parametrize("words", [["--output", "json"], ["--format", "json"], ["--json"], ["-o", "json"]])
-    def test_all_ways_to_say_json_are_the_same(self, words: list[str], run: Run) -> None:
+    def test_all_json_options_are_the_same(self, words: list[str], run: Run) -> None:
         assert run("nodes", *words) == run("nodes", "-ojson")
 
     @pytest.mark.parametrize(
@@ -112,16 +112,14 @@ class TestForms:
         assert run(*words) == (0, expected, "")
 
     @pytest.mark.parametrize(("words", "sentence"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
-    def test_what_cannot_be_picked_or_sorted_by_is_one_sentence(
-        self, words: list[str], sentence: str, run: Run
-    ) -> None:
+    def test_an_invalid_path_or_sort_field_is_one_sentence(self, words: list[str], sentence: str, run: Run) -> None:
         code, out, err = run(*words)
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert err.startswith(f"stead: {sentence}")
 
     def test_following_prints_no_table(self, run: Run) -> None:
         code, _, err = run("events", "-f", "-o", "csv")
-        assert (code, err.startswith("stead: --follow prints events one by one")) == (2, True)
+        assert (code, err.startswith("stead: --follow prints each event when it happens")) == (2, True)
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -136,7 +134,7 @@ class TestNodesByName:
             (["10.0.0.3"], [GPU, "spot-1"]),
         ],
     )
-    def test_only_those_are_shown(self, names: list[str], ids: list[str], run: Run) -> None:
+    def test_only_the_named_nodes_are_shown(self, names: list[str], ids: list[str], run: Run) -> None:
         assert [each["id"] for each in json.loads(run("nodes", *names, "--json")[1])] == ids
 
     def test_one_that_is_not_there_is_refused(self, run: Run) -> None:
@@ -144,9 +142,9 @@ class TestNodesByName:
         assert (code, out) == (1, "")
         assert err.startswith("stead: there is no node 'nobody' in this cluster")
 
-    def test_names_and_conditions_do_not_go_together(self, run: Run) -> None:
+    def test_names_and_conditions_cannot_be_combined(self, run: Run) -> None:
         code, _, err = run("nodes", "cpu-one", "-l", "zone=a")
-        assert (code, "name nodes, or choose them by --selector and --filter, not both" in err) == (2, True)
+        assert (code, "name nodes, or choose them with --selector and --filter, not both" in err) == (2, True)
 
 
 class TestListing:
@@ -164,12 +162,12 @@ class TestListing:
         assert self.LISTING.text("csv", items) == 'NAME,NOTE\na\\x1b[2J,"say ""hi"", you\\nthere"'
         assert self.LISTING.text("name", items) == "a\\x1b[2J"
 
-    def test_numbers_in_names_are_compared_as_numbers_and_what_is_missing_comes_last(self) -> None:
+    def test_numbers_in_names_are_compared_as_numbers_and_missing_values_come_last(self) -> None:
         items: list[dict[str, object]] = [{"name": name} for name in ("node-10", "", "node-2", "a")]
         assert [each["name"] for each in self.LISTING.sorted(items, "name")] == ["a", "node-2", "node-10", ""]
         assert [each["name"] for each in self.LISTING.sorted(items, "-name")] == ["node-10", "node-2", "a", ""]
 
-    def test_equal_ones_stay_in_their_order_in_both_directions(self) -> None:
+    def test_equal_items_keep_their_order_in_both_directions(self) -> None:
         items: list[dict[str, object]] = [{"name": name, "rank": 1} for name in "bac"]
         assert self.LISTING.sorted(items, "rank") == self.LISTING.sorted(items, "-rank") == items
 
@@ -177,7 +175,7 @@ class TestListing:
         items: list[dict[str, object]] = [{"name": n, "x": x} for n, x in zip("abcd", ["t", 3, None, [1]], strict=True)]
         assert [each["name"] for each in self.LISTING.sorted(items, "x")] == ["d", "b", "a", "c"]
 
-    def test_a_field_that_nothing_has_is_refused(self) -> None:
-        with pytest.raises(Invalid, match="there is nothing called 'rnak' to sort by"):
+    def test_an_unknown_field_is_refused(self) -> None:
+        with pytest.raises(Invalid, match="cannot sort by 'rnak'"):
             self.LISTING.sorted([{"name": "a", "rank": 1}], "rnak")
         assert self.LISTING.sorted([], "rnak") == []

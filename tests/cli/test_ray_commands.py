@@ -1,7 +1,7 @@
-"""The commands for a Ray cluster that runs (T4, T11, T12, N9), on a real cluster of three nodes at one address.
+"""The commands on a real Ray cluster of three nodes at one address.
 
-This process is attached to it, so that a command is a call; one test runs a command as a process of its own. Node 0
-is the head, node 1 is named and labelled; node 2 is tainted from its start. A test leaves them as they were.
+This process is attached to it, so that a command is a call; one test runs a command in its own process. Node 0
+is the head, node 1 is named and labelled; node 2 is tainted from its start. A test restores them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from typing import Any
 import pytest
 
 from stead.cli import main
-from stead.commands.output import event_line, time_text
 
 ray = pytest.importorskip("ray")
 
 import stead  # noqa: E402
-from stead.operate.views import Event  # noqa: E402
-from stead.ray.local import LocalCluster  # noqa: E402
+from stead.ray.local.local_cluster import LocalCluster  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
@@ -49,7 +47,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command: its exit code, what it printed, and what it said on stderr."""
+    """Runs one command: its exit code, stdout and stderr."""
 
     def call(*words: str) -> tuple[int, str, str]:
         code = main(list(words))
@@ -112,11 +110,11 @@ def as_process(*words: str, **variables: str) -> subprocess.CompletedProcess[str
     )
 
 
-# -- the demonstration, before the cluster of the other tests is there
+# -- the demo, before the cluster of the other tests exists
 
 
 @pytest.mark.long
-def test_the_demonstration_shows_every_kind_of_rule_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_demo_shows_every_kind_of_rule_and_leaves_nothing_behind(tmp_path: Path) -> None:
     place_for_files = tmp_path / "t"
     place_for_files.mkdir()
     done = as_process("demo", HOME=str(tmp_path), TMPDIR=str(place_for_files))
@@ -140,11 +138,11 @@ def test_the_demonstration_shows_every_kind_of_rule_and_leaves_nothing(tmp_path:
     assert list(place_for_files.iterdir()) == []
 
 
-# -- taints, which is T4 and T11
+# -- taints
 
 
 @pytest.mark.parametrize("option", ["--append", "--apend"])
-def test_the_seeds_form_sets_a_taint_and_replaces_its_value(option: str, run: Run, ids: list[str]) -> None:
+def test_append_sets_a_taint_and_replaces_its_value(option: str, run: Run, ids: list[str]) -> None:
     code, out, err = run("taint", "--node-id", ids[1], option, '{"k": "v"}')
     assert (code, out, err) == (0, "node worker-1: tainted k=v\n", "")
     assert run("taint", "--node-id", ids[1][:6], option, "{k:w}")[0] == 0
@@ -152,7 +150,7 @@ def test_the_seeds_form_sets_a_taint_and_replaces_its_value(option: str, run: Ru
 
 
 @pytest.mark.parametrize("option", ["--remove", "--delete"])
-def test_the_seeds_form_removes_an_equal_taint_in_all_effects(option: str, run: Run, ids: list[str]) -> None:
+def test_remove_deletes_an_equal_taint_in_all_effects(option: str, run: Run, ids: list[str]) -> None:
     stead.taint(ids[1], {"k": "v"})
     stead.taint(ids[1], {"k": "v"}, effect="prefer-no-schedule")
     code, out, _ = run("taint", "--node-id", ids[1], option, '{"k": "v"}')
@@ -167,7 +165,7 @@ def test_a_delete_with_another_value_removes_nothing(run: Run, ids: list[str]) -
     assert taints(ids[2]) == ["gpu_node=true"]
 
 
-def test_one_removal_that_matches_nothing_leaves_all_as_it_was(run: Run, ids: list[str]) -> None:
+def test_one_removal_that_matches_nothing_changes_nothing(run: Run, ids: list[str]) -> None:
     code, _, err = run("taint", "nodes", ids[2], "new=1:NoSchedule", "gpu_node-", "none-")
     assert (code, err) == (1, f"stead: node {ids[2][:12]} has no taint none; it has gpu_node=true\n")
     assert taints(ids[2]) == ["gpu_node=true"]
@@ -187,7 +185,7 @@ def test_kubectls_form_changes_a_value_only_with_overwrite(run: Run, ids: list[s
     assert run("taint", "nodes", ids[1], "k=v:NoSchedule")[0] == 0
     assert run("taint", "nodes", ids[1], "k=v:NoSchedule")[0] == 0
     code, _, err = run("taint", "nodes", ids[1], "k=w:NoSchedule")
-    assert (code, err) == (1, "stead: node worker-1 is tainted k=v; to make it k=w, give --overwrite\n")
+    assert (code, err) == (1, "stead: node worker-1 is tainted k=v; to change it to k=w, give --overwrite\n")
     assert run("taint", "nodes", ids[1], "k=w:NoExecute")[0] == 0
     assert run("taint", "nodes", ids[1], "k=w:NoSchedule", "--overwrite")[0] == 0
     assert taints(ids[1]) == ["k=w", "k=w:no-execute"]
@@ -201,10 +199,10 @@ def test_the_effect_can_be_an_option(run: Run, ids: list[str]) -> None:
     assert (code, "has no taint a:NoSchedule" in err) == (1, True)
 
 
-def test_several_nodes_at_one_address_are_refused_with_their_ids_unless_all_are_meant(run: Run, ids: list[str]) -> None:
+def test_several_nodes_at_one_address_are_refused_with_their_ids_without_all(run: Run, ids: list[str]) -> None:
     code, _, err = run("taint", "--node-ip", IP, "--append", '{"k": "v"}')
     assert code == 1
-    assert err.startswith(f"stead: '{IP}' is 3 nodes: ")
+    assert err.startswith(f"stead: '{IP}' matches 3 nodes: ")
     assert all(id[:12] in err for id in ids)
     assert err.endswith("; give the id of one, or --all\n")
     code, out, _ = run("taint", "--node-ip", IP, "--append", '{"k": "v"}', "--all")
@@ -227,14 +225,14 @@ def test_a_taint_has_an_owner_and_an_end_and_they_are_shown(run: Run, ids: list[
     assert 7100 < taint["until"] - time.time() <= 7200
 
 
-def test_a_job_that_does_not_run_can_end_no_taint(run: Run, ids: list[str]) -> None:
+def test_a_taint_cannot_end_with_a_job_that_does_not_run(run: Run, ids: list[str]) -> None:
     code, _, err = run("taint", "nodes", ids[1], "k=v:NoSchedule", "--until-job", "ff000000")
     assert (code, err.count("\n")) == (1, 1)
-    assert "'ff000000' is no job that runs" in err
+    assert "'ff000000' is not a running job" in err
     assert taints(ids[1]) == []
 
 
-# -- labels, which is N9
+# -- labels
 
 
 def test_kubectls_form_labels_a_node(run: Run, ids: list[str]) -> None:
@@ -250,13 +248,13 @@ def test_kubectls_form_labels_a_node(run: Run, ids: list[str]) -> None:
 def test_kubectls_form_changes_a_label_only_with_overwrite(run: Run, ids: list[str]) -> None:
     assert run("label", "nodes", ids[1], "disk=hdd")[0] == 0
     code, _, err = run("label", "nodes", ids[1], "disk=ssd")
-    sentence = "stead: node worker-1 is labelled disk=hdd; to make it disk=ssd, give --overwrite\n"
+    sentence = "stead: node worker-1 is labelled disk=hdd; to change it to disk=ssd, give --overwrite\n"
     assert (code, err) == (1, sentence)
     assert run("label", "nodes", ids[1], "disk=ssd", "--overwrite")[0] == 0
     assert view(ids[1]).labels["disk"] == "ssd"
 
 
-def test_the_seeds_form_labels_a_node_and_replaces(run: Run, ids: list[str]) -> None:
+def test_append_labels_a_node_and_replaces_values(run: Run, ids: list[str]) -> None:
     code, out, _ = run("label", "--node-id", ids[1], "--append", '{"disk":"ssd"}', "--remove", "zone")
     assert (code, out) == (0, "node worker-1: labelled disk=ssd; no longer labelled zone\n")
     code, _, err = run("label", "--node-id", ids[1], "--delete", '{"disk":"hdd"}')
@@ -269,7 +267,7 @@ def test_a_label_that_ray_itself_matches_cannot_be_set(run: Run, ids: list[str])
     assert err.startswith("stead: label 'ray.io/market-type' cannot change while a node runs")
 
 
-# -- drain, which is T12; nodes and events
+# -- drain, nodes and events
 
 
 def test_a_drained_node_is_shown_as_such_until_it_is_uncordoned(run: Run, ids: list[str]) -> None:
@@ -278,11 +276,11 @@ def test_a_drained_node_is_shown_as_such_until_it_is_uncordoned(run: Run, ids: l
     assert run("nodes", "--selector", "node_name = worker-1")[1].splitlines()[1].endswith("draining")
     assert run("uncordon", ids[1][:8])[:2] == (0, "node worker-1: takes work again\n")
     assert not view(ids[1]).draining
-    said = "node worker-1: takes no new work, and what runs there is evicted\n"
+    said = "node worker-1: takes no new work, and running work is evicted\n"
     assert run("drain", ids[1], "--evict")[:2] == (0, said)
 
 
-def test_the_table_shows_what_a_person_wants_to_know_of_each_node(run: Run, ids: list[str]) -> None:
+def test_the_table_shows_the_main_facts_of_each_node(run: Run, ids: list[str]) -> None:
     code, out, err = run("nodes")
     assert (code, err) == (0, "")
     head, *rows = [re.split(r"  +", line) for line in out.splitlines()]
@@ -302,25 +300,12 @@ def test_a_selector_chooses_nodes(run: Run, ids: list[str]) -> None:
     assert run("nodes", "--selector", "zone = c")[:2] == (0, "no node has zone in {c}\n")
 
 
-def test_events_tell_who_did_what(run: Run, ids: list[str]) -> None:
+def test_events_show_who_did_what(run: Run, ids: list[str]) -> None:
     last = max((event["number"] for event in json.loads(run("events", "--json")[1])), default=0)
     stead.taint(ids[1], {"k": "v"}, owner="blue")
     (event,) = json.loads(run("events", "--json", "--after", str(last))[1])
-    assert (event["kind"], event["subject"], event["text"]) == ("tainted", ids[1], "k=v by blue")
-    assert run("events", "--after", str(last))[1].endswith("  tainted   worker-1: k=v by blue\n")
-
-
-def test_a_line_of_an_event_shortens_the_ids_of_nodes() -> None:
-    event = Event(1, 1e9, "evicted", "a" * 32, f"ended on node {'b' * 56}: tainted k", 2)
-    assert event_line(event) == f"2001-09-09 01:46:40  evicted   {'a' * 32} (2): ended on node {'b' * 12}: tainted k"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.2, "1s"), (45, "45s"), (90, "1m30s"), (7200, "2h"), (7199, "1h59m"), (86400 * 3 + 60, "3d")],
-)
-def test_a_length_of_time_is_short(seconds: float, text: str) -> None:
-    assert time_text(seconds) == text
+    assert (event["kind"], event["subject"], event["text"]) == ("tainted", ids[1], "tainted k=v by blue")
+    assert run("events", "--after", str(last))[1].endswith("  tainted   worker-1: tainted k=v by blue\n")
 
 
 # -- questions, the audit and a service of the cluster
@@ -335,7 +320,7 @@ def fields(title: str) -> set[str]:
 
 @pytest.fixture
 def waiting(ids: list[str]) -> Iterator[str]:
-    """The id of an actor that waits: its label is misspelt."""
+    """The id of a pending actor: its label is misspelt."""
 
     class Lost:
         pass
@@ -345,7 +330,7 @@ def waiting(ids: list[str]) -> Iterator[str]:
     ray.kill(actor)
 
 
-def test_questions_are_answered_in_words_and_in_the_documented_json(run: Run, ids: list[str], waiting: str) -> None:
+def test_questions_are_answered_as_text_and_as_documented_json(run: Run, ids: list[str], waiting: str) -> None:
     def asked(*words: str) -> Any:
         code, out, err = run(*words, "-o", "json")
         assert (code, err) == (0, "")
@@ -370,7 +355,7 @@ def test_questions_are_answered_in_words_and_in_the_documented_json(run: Run, id
     assert (code, "placed" in out, "zne" in view(ids[1]).labels) == (0, True, False)
 
 
-def test_a_decision_of_the_controller_is_decided_again(run: Run, ids: list[str]) -> None:
+def test_a_decision_of_the_controller_is_replayed(run: Run, ids: list[str]) -> None:
     class Placed:
         def here(self) -> str:
             return str(ray.get_runtime_context().get_node_id())
@@ -381,9 +366,10 @@ def test_a_decision_of_the_controller_is_decided_again(run: Run, ids: list[str])
         code, out, err = run("replay", "--ask", id)
         assert (code, err) == (0, "")
         first, decision = out.splitlines()[:2]
-        assert re.fullmatch(r"step \d+ of \d+, at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: decided again, byte-equal\.", first)
-        assert decision == f"  {id}: placed on {node[:12]}"
-        assert f"{id}, as of then: Placed on {node[:12]} by hybrid" in out
+        assert re.fullmatch(r"step \d+ of \d+, at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d: replayed, byte-equal\.", first)
+        title = next(each.title for each in stead.nodes() if each.id == node)
+        assert decision == f"  {id[:12]}: placed on {title}"
+        assert f"{id[:12]}, at that time: Placed on {title} by hybrid" in out
         found = json.loads(run("replay", "--ask", id, "--at", "0s", "-o", "json")[1])
         assert (set(found), found["ask"]) == (fields("A decision of the past"), id)
     finally:
@@ -398,10 +384,10 @@ def test_a_change_is_in_the_audit_with_the_user_and_can_be_undone(run: Run, ids:
     number = str(entry["number"])
     assert run("undo", number)[:2] == (
         0,
-        f"node worker-1: {number} is undone: -k=v:no-schedule -l=w:no-schedule\n",
+        f"node worker-1: entry {number} is undone: -k=v:no-schedule -l=w:no-schedule\n",
     )
     assert taints(ids[1]) == []
-    assert run("audit", "--verify")[:2] == (0, f"{int(number) + 1} entries, none was touched\n")
+    assert run("audit", "--verify")[:2] == (0, f"{int(number) + 1} entries, none was tampered with\n")
 
 
 def test_a_service_of_the_cluster_answers_the_same(
@@ -427,7 +413,7 @@ def test_a_service_of_the_cluster_answers_the_same(
             entry = json.loads(run("audit", "--limit", "1", "--json", "--address", found[1])[1])[0]
             assert (entry["who"], entry["via"], entry["origin"]) == ("operator", "rest", "127.0.0.1")
             token = (tmp_path / "token").read_text().strip()
-            for method, there in (("POST", ["gpu_node=true", "k=v"]), ("DELETE", ["k=v"])):  # T5, as the seed writes it
+            for method, there in (("POST", ["gpu_node=true", "k=v"]), ("DELETE", ["k=v"])):  # as in the taint proposal
                 request = urllib.request.Request(
                     f"{found[1]}/nodes/taints/{ids[1]}",
                     b'{"gpu_node": "true"}',
@@ -444,25 +430,25 @@ def test_a_service_of_the_cluster_answers_the_same(
             process.kill()
 
 
-# -- no such node, no cluster, no Ray
+# -- an unknown node, no cluster, no Ray
 
 
 @pytest.mark.usefixtures("ids")
 @pytest.mark.parametrize(
     "words", [["taint", "nodes", "nobody", "k-"], ["label", "--node-ip", "10.9.9.9", "--remove", "k"], ["drain", "nil"]]
 )
-def test_a_node_that_is_not_there_is_one_sentence(words: list[str], run: Run) -> None:
+def test_an_unknown_node_is_one_sentence(words: list[str], run: Run) -> None:
     code, out, err = run(*words)
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert re.match(r"stead: there is no node '.+' in this cluster; `stead nodes` lists them, for example '", err)
+    assert re.match(r"stead: there is no node '.+' in this cluster; for example, there is '", err)
 
 
-def test_without_ray_the_demonstration_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_demo_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert run("demo") == (1, "", "stead: stead demo needs Ray; install it with pip install 'stead[ray]'\n")
 
 
-def test_a_command_finds_the_cluster_by_the_environment_and_says_only_its_sentence(
+def test_a_command_finds_the_cluster_by_the_environment_and_prints_only_its_sentence(
     cluster: LocalCluster, ids: list[str]
 ) -> None:
     done = as_process("taint", "nodes", ids[1], "k=v:NoSchedule", RAY_ADDRESS=cluster.address)
@@ -470,7 +456,7 @@ def test_a_command_finds_the_cluster_by_the_environment_and_says_only_its_senten
     assert taints(ids[1]) == ["k=v"]
 
 
-def test_where_no_cluster_is_a_command_says_so(tmp_path: Path) -> None:
+def test_without_a_cluster_a_command_says_so(tmp_path: Path) -> None:
     done = as_process("nodes", "--address", f"{IP}:1", HOME=str(tmp_path), RAY_TMPDIR=str(tmp_path))
-    sentence = f"stead: there is no Ray cluster at {IP}:1 to attach to; start one by: stead start --head\n"
+    sentence = f"stead: there is no Ray cluster at {IP}:1; start one with: stead start --head\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)

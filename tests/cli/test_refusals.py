@@ -1,4 +1,4 @@
-"""Nonsense in, one sentence out, with the right exit code: 2 for words that make no sense, 1 for what is refused."""
+"""Invalid input gives one sentence and the right exit code: 2 for wrong usage, 1 for a refusal."""
 
 from __future__ import annotations
 
@@ -8,53 +8,62 @@ from pathlib import Path
 
 import pytest
 
-from serving import Served
+from tests.serving import Served
 
 Run = Callable[..., tuple[int, str, str]]
 
 GPU = "0123456789ab"
 
 USAGE = [
-    (["taint"], "name nodes, or give a selector by -l, for example: -l zone=a (see 'stead taint --help')"),
+    (["taint"], "name nodes, or give a selector, for example: -l zone=a (see 'stead taint --help')"),
     (["taint", "--node-id", "a", "--node-ip", "b", "--append", "k=v"], "name one node"),
-    (["taint", "abcdef", "k=v:NoSchedule"], "'abcdef' stands where 'nodes' was expected"),
+    (["taint", "abcdef", "k=v:NoSchedule"], "'abcdef' is not expected here"),
     (["taint", "nodes"], "name a node after 'nodes'"),
     (["taint", "nodes", "abcdef"], "name a taint to set or to remove"),
     (["taint", "nodes", "abcdef", "k-", "--for", "2h"], "--for, --until-job and --owner are for taints that"),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "soon"], "Invalid value for '--for': 'soon' is"),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "0"], "Invalid value for '--for': '0' is no"),
+    (
+        ["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "soon"],
+        "Invalid value for '--for': must be a duration such as '90s'",
+    ),
+    (
+        ["taint", "nodes", "abcdef", "k=v:NoSchedule", "--for", "0"],
+        "Invalid value for '--for': must be longer than 0 seconds",
+    ),
     (["taint", "nodes", "abcdef", "k=v", "--effect", "never"], "Invalid value for '--effect': taint effect"),
     (["label", "nodes", "abcdef"], "name a label to set or to remove, for example disk=ssd or disk-"),
-    (["drain"], "name nodes, or give a selector by -l, for example: -l zone=a (see 'stead drain --help')"),
+    (["drain"], "name nodes, or give a selector, for example: -l zone=a (see 'stead drain --help')"),
     (["nodes", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range"),
     (["nodes", "--format", "xml"], "Invalid value for '-o' / '--output' / '--format': 'xml' is not an output form"),
     (["nodes", "-o", "jsno"], "Invalid value for '-o' / '--output' / '--format': 'jsno' is not an output form (did"),
     (["nodes", "-o", "jsonpath={.a"], "Invalid value for '-o' / '--output' / '--format': jsonpath '{.a' has no"),
     (["status", "-o", "wide"], "Invalid value for '-o' / '--output' / '--format': 'wide' is not an output form"),
-    (["why"], "name one piece of work by its id, or give --spec FILE (see 'stead why --help')"),
-    (["why", "x", "--spec", "y"], "name one piece of work by its id, or give --spec FILE"),
-    (["why", "x", "--until", "5m"], "--until is for a scenario; give --scenario FILE too"),
-    (["why", "--scenario", "scenarios/demo.yaml"], "name one piece of work by its id, or give --spec FILE"),
+    (["why"], "give the id of one piece of work, or --spec FILE (see 'stead why --help')"),
+    (["why", "x", "--spec", "y"], "give the id of one piece of work, or --spec FILE"),
+    (["why", "x", "--until", "5m"], "--until needs a scenario; give --scenario FILE too"),
+    (["why", "--scenario", "scenarios/demo.yaml"], "give the id of one piece of work, or --spec FILE"),
     (["why", "x", "--scenario", "y", "--address", "z"], "give --scenario or --address, not both"),
-    (["what-if"], "say what would be changed, for example --drain NODE, --add CPU=8 or --spec FILE"),
-    (["what-if", "--count", "2"], "--count says how many nodes are added"),
+    (["what-if"], "give a change, for example --drain NODE, --add CPU=8 or --spec FILE"),
+    (["what-if", "--count", "2"], "--count is the number of nodes to add"),
     (["what-if", "--add-like", "cpu-1", "--count", "0"], "Invalid value for '--count'"),
-    (["replay"], "say which decision: --ask ID, --at TIME or both; or name the file of a journal"),
-    (["replay", "--at", "yesterday"], "Invalid value for '--at': 'yesterday' is no moment; good ones are"),
-    (["replay", "--at", "-5"], "Invalid value for '--at': '-5' is no moment"),
-    (["replay", "--at", "1066-10-14"], "Invalid value for '--at': '1066-10-14' is no moment"),
-    (["replay", "j", "--address", "http://127.0.0.1:1"], "give the file of a journal or --address, not both"),
+    (["replay"], "choose a decision with --ask ID, --at TIME or both; or give a journal file"),
+    (
+        ["replay", "--at", "yesterday"],
+        "Invalid value for '--at': 'yesterday' is not a time; write '2026-01-31 12:00:00'",
+    ),
+    (["replay", "--at", "-5"], "Invalid value for '--at': '-5' is not a time"),
+    (["replay", "--at", "1066-10-14"], "Invalid value for '--at': '1066-10-14' is not a time"),
+    (["replay", "j", "--address", "http://127.0.0.1:1"], "give a journal file or --address, not both"),
     (["events", "--after", "-1"], "Invalid value for '--after'"),
     (["undo"], "Missing argument 'NUMBER'."),
     (["undo", "0"], "Invalid value for 'NUMBER': 0 is not in the range"),
     (["undo", "x"], "Invalid value for 'NUMBER': 'x' is not a valid integer range."),
-    (["token"], "make a token by --role and --name, or give --list, or --revoke NAME"),
-    (["token", "--list", "--revoke", "x"], "make a token by --role and --name, or give --list, or --revoke NAME"),
-    (["token", "--role", "viewer"], "a new token needs both, for example --role viewer --name grafana"),
+    (["token"], "create a token with --role and --name, or give --list, or --revoke NAME"),
+    (["token", "--list", "--revoke", "x"], "create a token with --role and --name, or give --list, or --revoke NAME"),
+    (["token", "--role", "viewer"], "a new token needs a role and a name, for example --role viewer --name grafana"),
     (["token", "--role", "king", "--name", "x"], "Invalid value for '--role'"),
-    (["serve", "--until", "5m"], "--until is for a scenario; give --scenario FILE too"),
+    (["serve", "--until", "5m"], "--until needs a scenario; give --scenario FILE too"),
     (["serve", "--scenario", "x", "--address", "y"], "give --scenario or --address, not both"),
-    (["serve", "--address", "http://127.0.0.1:1"], "http://127.0.0.1:1 is a service already"),
+    (["serve", "--address", "http://127.0.0.1:1"], "http://127.0.0.1:1 is a service;"),
     (["serve", "--port", "70000"], "Invalid value for '--port'"),
     (["serve", "--speed", "-1"], "Invalid value for '--speed'"),
     (["completion", "csh"], "Invalid value for '{bash|zsh|fish}': 'csh' is not one of"),
@@ -82,37 +91,34 @@ REFUSED = [
     (["why", "--spec", "two\nlines\x1b"], "two\\nlines\\x1b cannot be read: No such file or directory"),
     (["lint", "--spec", "."], ". cannot be read: Is a directory"),
     (["what-if", "--spec", "none.yaml"], "none.yaml cannot be read: No such file or directory"),
-    (["what-if", "--add", "CPU"], "--add 'CPU' has the part 'CPU'; it must be like CPU=8,GPU=1,memory=32Gi"),
+    (["what-if", "--add", "CPU"], "--add 'CPU' has the part 'CPU'; it must be like CPU=8,GPU=1,memory=64Gi"),
     (["what-if", "--add", "CPU=1,CPU=2"], "--add 'CPU=1,CPU=2' has the part 'CPU=2'"),
-    (["what-if", "--add", ","], "--add needs what the node has, for example CPU=8,GPU=1"),
+    (["what-if", "--add", ","], "--add ',' names no resource; it must be like CPU=8,GPU=1"),
     (["what-if", "--add", "{a"], "--add '{a': line 1: this is not YAML"),
     (["what-if", "--add", "{}\n---\n{}"], "--add '{}\\n---\\n{}': line 2: this is not YAML"),
     (["what-if", "--taint", "cpu-1", "k=v:Never"], "taint effect 'Never' is unknown"),
     (["what-if", "--untaint", "cpu-1", ""], "taint '-' has '' where a key was expected"),
-    (["what-if", "--label", "cpu-1", ""], "--label cpu-1 '' names no label; good ones are disk=ssd and disk-"),
+    (["what-if", "--label", "cpu-1", ""], "--label cpu-1 '' has no label; good ones are disk=ssd and disk-"),
     (["replay", "none.journal"], "there is no journal at none.journal"),
     (["replay", "README.md"], "README.md cannot be used as a journal: file is not a database"),
-    (["token", "--revoke", "nobody"], "there is no token named 'nobody'; there are none"),
-    (["token", "--role", "viewer", "--name", "\n"], "name '\\n' must be up to 64 letters, for example 'ci'"),
+    (["token", "--revoke", "nobody"], "there is no token named 'nobody'"),
+    (["token", "--role", "viewer", "--name", "\n"], "the name '\\n' must have 1 to 64 printable characters"),
     (["serve", "--scenario", "none.yaml", "--port", "0"], "the scenario none.yaml cannot be read: No such file"),
     (
         ["serve", "--host", "nowhere.invalid", "--port", "0"],
-        "on nowhere.invalid everybody needs a token, and there is none",
+        "on nowhere.invalid every request needs a token, and there is none",
     ),
     (
         ["serve", "--host", "0.0.0.0", "--port", "0"],
-        "on 0.0.0.0 everybody needs a token, and there is none yet; make one",
+        "on 0.0.0.0 every request needs a token, and there is none yet; create one",
     ),
 ]
 
 ON_A_CLUSTER = [
-    (
-        ["taint", "nodes", "nobody", "k-"],
-        "there is no node 'nobody' in this cluster; `stead nodes` lists them, for example",
-    ),
+    (["taint", "nodes", "nobody", "k-"], "there is no node 'nobody' in this cluster; for example, there is "),
     (["label", "--node-ip", "10.9.9.9", "--remove", "k"], "there is no node '10.9.9.9' in this cluster"),
     (["drain", "cpu"], "there is no node 'cpu' in this cluster"),
-    (["drain", "10.0.0.3"], f"'10.0.0.3' is 2 nodes: {GPU}, spot-1; give the id of one, or --all"),
+    (["drain", "10.0.0.3"], f"'10.0.0.3' matches 2 nodes: {GPU}, spot-1; give the id of one, or --all"),
     (["taint", "--node-id", "cpu-one", "--append", "k=v"], "there is no node 'cpu-one' in this cluster"),
     (["taint", "nodes", "cpu-1", "none-"], "node cpu-one has no taint none; it has no taints"),
     (
@@ -121,7 +127,7 @@ ON_A_CLUSTER = [
     ),
     (
         ["taint", "nodes", GPU, "gpu_node=false:NoSchedule"],
-        f"node {GPU} is tainted gpu_node=true; to make it gpu_node=false, give --overwrite",
+        f"node {GPU} is tainted gpu_node=true; to change it to gpu_node=false, give --overwrite",
     ),
     (
         ["taint", "nodes", GPU, "a-", "--effect", "NoSchedule"],
@@ -134,24 +140,24 @@ ON_A_CLUSTER = [
     ),
     (["taint", "nodes", "cpu-1", "k=v:NoSchedule", "--until-job", "1"], "a simulation has no jobs"),
     (["nodes", "--filter", "colour=red"], "there is no field 'colour' to filter by"),
-    (["nodes", "--filter", "zone"], "filter 'zone' must be like id=VALUE or id!=VALUE"),
+    (["nodes", "--filter", "zone"], "filter 'zone' must look like id=VALUE or id!=VALUE"),
     (["work", "--filter", "stat=waiting"], "there is no field 'stat' to filter by (did you mean 'state'?)"),
     (["groups", "--filter", "labels.a=b"], "there is no field 'labels.a' to filter by"),
-    (["why", "nobody"], "nothing named 'nobody' waits or is placed"),
+    (["why", "nobody"], "nothing named 'nobody' is pending or placed"),
     (["why", "--spec", "EMPTY"], "EMPTY: the file: must be a map with fields such as 'work', not None"),
-    (["lint", "--spec", "CHANGES"], "changes have no place in a spec of work; good fields are work and groups"),
+    (["lint", "--spec", "CHANGES"], "a spec of work has no changes; good fields are work and groups"),
     (["why", "--spec", "BAD"], "work[0].selector: "),
     (["what-if", "--spec", "EMPTY"], "EMPTY: the file: must be a map with fields such as 'work', not None"),
     (["what-if", "--spec", "BAD"], "work[0].selector: "),
     (["what-if", "--drain", "nobody"], "changes[0].drain: there is no node 'nobody' in this cluster"),
     (["what-if", "--drain", "zone=c"], "no node has zone in {c}; `stead nodes` lists them with their labels"),
     (["what-if", "--add-like", "nobody"], "changes[0].join.like: there is no node 'nobody' in this cluster"),
-    (["what-if", "--add", "CPU=many"], "changes[0].join.capacity: "),
+    (["what-if", "--add", "CPU=many"], "--add 'CPU=many': the amount of 'CPU' 'many' is not a quantity"),
     (
         ["what-if", "--add", "{id: cpu-1, capacity: {CPU: 1}}"],
         "changes[0].join.id: the id 'cpu-1' is already used in the cluster",
     ),
-    (["what-if", "--add", "{colour: red}"], "changes[0].join.colour: is no field"),
+    (["what-if", "--add", "{colour: red}"], "changes[0].join.colour: is not a field"),
     (["replay", "--ask", "nobody"], "the journal has no decision about 'nobody'"),
     (["replay", "--at", "1h"], "the journal has no decision before that moment"),
     (["undo", "99"], "there is no audit entry 99; `stead audit` lists them"),
@@ -176,28 +182,28 @@ def assert_one_sentence(found: tuple[int, str, str], code: int, sentence: str) -
 
 
 @pytest.mark.usefixtures("lone")
-class TestBeforeAnythingIsReached:
+class TestBeforeConnecting:
     @pytest.fixture(autouse=True)
     def nothing_is_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def reached(*_: object) -> None:
-            raise AssertionError("the words were not checked first")
+            raise AssertionError("the arguments were not checked first")
 
-        for name in ("nodes", "work", "asking", "trying", "auditing", "describing", "tops"):
+        for name in ("nodes", "work", "asking", "what_if", "auditing", "describing", "tops"):
             monkeypatch.setattr(f"stead.commands.{name}.reached", reached)
 
     @pytest.mark.parametrize(("words", "sentence"), USAGE, ids=names(USAGE))
-    def test_words_that_make_no_sense_end_with_2(self, words: list[str], sentence: str, run: Run) -> None:
+    def test_wrong_usage_exits_with_2(self, words: list[str], sentence: str, run: Run) -> None:
         assert_one_sentence(run(*words), 2, sentence)
 
     @pytest.mark.parametrize(("words", "sentence"), REFUSED, ids=names(REFUSED))
-    def test_what_cannot_be_read_ends_with_1(self, words: list[str], sentence: str, run: Run) -> None:
+    def test_invalid_values_exit_with_1(self, words: list[str], sentence: str, run: Run) -> None:
         assert_one_sentence(run(*words), 1, sentence)
 
 
 @pytest.mark.usefixtures("looked_at")
 class TestOnACluster:
     @pytest.mark.parametrize(("words", "sentence"), ON_A_CLUSTER, ids=names(ON_A_CLUSTER))
-    def test_what_is_refused_ends_with_1(
+    def test_a_refusal_exits_with_1(
         self, words: list[str], sentence: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, text in FILES.items():
@@ -205,8 +211,8 @@ class TestOnACluster:
         monkeypatch.chdir(tmp_path)
         assert_one_sentence(run(*words), 1, sentence)
 
-    def test_nothing_of_it_was_written_down(self, run: Run) -> None:
-        assert run("audit")[:2] == (0, "no change\n")
+    def test_refusals_are_not_in_the_audit(self, run: Run) -> None:
+        assert run("audit")[:2] == (0, "no changes\n")
 
 
 COMMANDS = [
@@ -231,20 +237,20 @@ COMMANDS = [
 
 
 @pytest.mark.usefixtures("lone")
-class TestNobodyAnswers:
+class TestWithoutAnAnswer:
     @pytest.mark.parametrize("words", COMMANDS, ids=map(" ".join, COMMANDS))
-    def test_a_service_that_is_not_there(self, words: list[str], run: Run) -> None:
-        with socket.socket() as taken:  # a port where nobody listens
+    def test_a_service_that_does_not_run(self, words: list[str], run: Run) -> None:
+        with socket.socket() as taken:  # a port on which nothing listens
             taken.bind(("127.0.0.1", 0))
             address = f"http://127.0.0.1:{taken.getsockname()[1]}"
             found = run(*words, "--address", address)
         assert_one_sentence(found, 1, f"the service at {address} does not answer (")
-        assert found[2].endswith("; start one by: stead serve\n")
+        assert found[2].endswith("; start one with: stead serve\n")
 
     @pytest.mark.parametrize("address", ["http://", "http://[", "https://a b", "http://h:x", "http://h:0", "http://é"])
-    def test_an_address_that_is_none(self, address: str, run: Run) -> None:
+    def test_an_invalid_address(self, address: str, run: Run) -> None:
         assert_one_sentence(
-            run("nodes", "--address", address), 1, f"address {address!r} must be like http://127.0.0.1:8625"
+            run("nodes", "--address", address), 1, f"address {address!r} must look like http://127.0.0.1:8625"
         )
 
     @pytest.mark.parametrize("words", COMMANDS, ids=map(" ".join, COMMANDS))
@@ -260,18 +266,16 @@ class TestNobodyAnswers:
         sentence = "stead: stead serve needs a web server; install it with pip install 'stead[server]'\n"
         assert run("serve") == (1, "", sentence)
 
-    def test_a_ray_cluster_that_is_not_there(self, run: Run) -> None:
-        sentence = "stead: there is no Ray cluster at 127.0.0.1:1 to attach to; start one by: stead start --head\n"
+    def test_a_ray_cluster_that_does_not_run(self, run: Run) -> None:
+        sentence = "stead: there is no Ray cluster at 127.0.0.1:1; start one with: stead start --head\n"
         assert run("nodes", "--address", "127.0.0.1:1") == (1, "", sentence)
 
     @pytest.mark.parametrize("words", COMMANDS, ids=map(" ".join, COMMANDS))
-    def test_among_several_clusters_nobody_guesses(
-        self, words: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_several_clusters_are_refused(self, words: list[str], run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         services = pytest.importorskip("ray._private.services")
         monkeypatch.setattr(services, "find_gcs_addresses", lambda: {"10.0.0.2:6379", "10.0.0.1:6379"})
         monkeypatch.setattr("stead.ray.api.attach", lambda *_: pytest.fail("it guessed"))
-        sentence = "there are 2 Ray clusters here: 10.0.0.1:6379, 10.0.0.2:6379; say which: --address 10.0.0.1:6379"
+        sentence = "there are 2 Ray clusters here: 10.0.0.1:6379, 10.0.0.2:6379; choose one: --address 10.0.0.1:6379"
         assert_one_sentence(run(*words), 1, sentence)
 
 

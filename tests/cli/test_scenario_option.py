@@ -1,4 +1,4 @@
-"""`--scenario FILE`: commands that only ask answer from a simulation, without any cluster."""
+"""`--scenario FILE`: commands that only read answer from a simulation, without any cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serving import Served
+from tests.serving import Served
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -33,19 +33,19 @@ ASKED: list[list[str]] = [
 
 
 @pytest.mark.parametrize("words", ASKED, ids=map(" ".join, ASKED))
-def test_a_scenario_answers_as_a_service_of_it_does(words: list[str], looked_at: Served, run: Run) -> None:
+def test_a_scenario_answers_like_a_service(words: list[str], looked_at: Served, run: Run) -> None:
     assert run(*words, "--scenario", SCENARIO) == run(*words)
 
 
 @pytest.mark.usefixtures("lone")
 class TestWithoutACluster:
-    def test_moments_count_from_the_start_of_the_scenario(self, run: Run) -> None:
+    def test_times_count_from_the_start_of_the_scenario(self, run: Run) -> None:
         events = run("events", "--scenario", SCENARIO)[1].splitlines()
         assert events[0].startswith("0 s  joined    cpu-one: joined")
         found = json.loads(run("describe", "node", "cpu-one", "--scenario", SCENARIO, "-o", "json")[1])
         assert (found["since"], found["at"], found["age"]) == (0.0, 90.0, 90.0)
 
-    def test_the_simulation_stops_where_it_is_told_to(self, run: Run) -> None:
+    def test_the_simulation_stops_at_until(self, run: Run) -> None:
         (node,) = json.loads(run("nodes", "cpu-two", "--scenario", SCENARIO, "--until", "40s", "--json")[1])
         assert [taint["key"] for taint in node["taints"]] == ["repair"]
 
@@ -63,16 +63,16 @@ class TestWithoutACluster:
     @pytest.mark.parametrize(
         ("words", "sentence"),
         [
-            (["nodes", "--until", "5m"], "--until is for a scenario; give --scenario FILE too"),
+            (["nodes", "--until", "5m"], "--until needs a scenario; give --scenario FILE too"),
             (["nodes", "--scenario", SCENARIO, "--until", "soon"], "Invalid value for '--until'"),
             (["nodes", "--scenario", "none.yaml"], "the scenario none.yaml cannot be read: No such file or directory"),
             (
                 ["what-if", "--scenario", SCENARIO, "--drain", "cpu-1", "--apply", "--yes"],
-                "--apply changes a cluster, and a scenario is none; leave out --scenario or --apply",
+                "--apply changes a cluster, not a scenario; leave out --scenario or --apply",
             ),
         ],
     )
-    def test_what_makes_no_sense_is_one_sentence(self, words: list[str], sentence: str, run: Run) -> None:
+    def test_wrong_usage_is_one_sentence(self, words: list[str], sentence: str, run: Run) -> None:
         code, out, err = run(*words)
         assert (code in (1, 2), out, err.count("\n")) == (True, "", 1)
         assert err.startswith(f"stead: {sentence}")

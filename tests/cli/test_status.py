@@ -1,4 +1,4 @@
-"""`stead status` on a cluster where many kinds of work wait."""
+"""`stead status` on a cluster with many kinds of pending work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from serving import serving, simulated
+from tests.serving import serving, simulated
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -18,9 +18,7 @@ work:
 """ + "".join(f"- {{id: w{n}, count: 3, resources: {{CPU: {n}}}, at: {n}}}\n" for n in range(3, 13))
 
 
-def test_tells_how_much_work_of_other_kinds_waits_beside_those_it_explains(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_pending_work_of_the_kinds_that_it_does_not_explain(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated(MANY) as desk, serving(desk) as served:
         for name, value in served.variables.items():
             monkeypatch.setenv(name, value)

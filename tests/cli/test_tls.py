@@ -1,4 +1,4 @@
-"""TLS end to end: `stead serve --tls-cert` with a certificate made here, and commands that trust it or do not."""
+"""TLS end to end: `stead serve --tls-cert` with a self-signed certificate, and commands that trust it or do not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.test_serving_commands import DEMO, service
-from serving import serving, simulated
 from stead.commands.saved_services import SavedService, SavedServices
+from tests.cli.test_serving_commands import DEMO, service
+from tests.serving import serving, simulated
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -35,7 +35,7 @@ class Certificate:
 
 
 def made(folder: Path, name: str, *words: str) -> Certificate:
-    """A certificate that signs itself, for 127.0.0.1 and localhost."""
+    """A self-signed certificate for 127.0.0.1 and localhost."""
     found = Certificate(str(folder / f"{name}.pem"), str(folder / f"{name}-key.pem"))
     usage = "keyUsage=critical,digitalSignature,keyCertSign"
     names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
@@ -93,7 +93,7 @@ class TestServedOverTls:
         (tmp_path / "ca.pem").write_text(Path(ours.certificate).read_text())
         words = ("--address", running.address, "--ca", "ca.pem", "--token-file", "token")
         assert run("context", "add", "demo", *words)[0] == 0
-        monkeypatch.chdir("/")  # the file is remembered by its whole path
+        monkeypatch.chdir("/")  # the file is saved with its absolute path
         assert run("drain", "cpu-a", "--address", "demo") == (0, "node cpu-a: takes no new work\n", "")
         assert run("uncordon", "cpu-a", "--address", running.address)[0] == 0
         assert run("status", "--address", "demo")[1].startswith("simulation demo\n")
@@ -101,7 +101,7 @@ class TestServedOverTls:
     def test_a_certificate_that_is_not_trusted_is_one_sentence(
         self, running: Running, others: Certificate, run: Run
     ) -> None:
-        good = f"if it is your own, save its CA by: stead context add NAME --address {running.address} --ca FILE"
+        good = f"if it is your own, save its CA with: stead context add NAME --address {running.address} --ca FILE"
         SavedServices().add(SavedService("wrong", running.address, running.token, others.certificate))
         for address in (running.address, "wrong"):
             code, out, err = run("status", "--address", address)
@@ -120,7 +120,7 @@ class TestServedOverTls:
         assert (code, out, err.count("\n")) == (1, "", 1)
         assert "certificate is not valid for 'other.example.com'" in err
 
-    def test_without_tls_nobody_is_answered(self, running: Running, run: Run) -> None:
+    def test_plain_http_is_not_answered(self, running: Running, run: Run) -> None:
         address = running.address.replace("https://", "http://")
         code, out, err = run("status", "--address", address)
         assert (code, out, err.count("\n")) == (1, "", 1)
@@ -133,7 +133,7 @@ class TestServedOverTls:
         headers = {"Origin": running.address, "Content-Type": "application/x-www-form-urlencoded"}
         request = urllib.request.Request(f"{running.address}/login", body, headers)
         with pytest.raises(urllib.error.HTTPError) as answer:
-            opener.open(request, timeout=30)
+            opener.open(request, timeout=60)
         with answer.value as found:
             assert (found.code, "; Secure" in found.headers["Set-Cookie"]) == (303, True)
 
@@ -143,7 +143,7 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def test_a_service_without_tls_that_is_asked_by_https_is_one_sentence(run: Run, lone: Path) -> None:
+def test_https_to_a_service_without_tls_is_one_sentence(run: Run, lone: Path) -> None:
     with simulated(Path(DEMO)) as desk, serving(desk) as served:
         address = served.url.replace("http://", "https://")
         code, out, err = run("status", "--address", address)
@@ -164,29 +164,30 @@ class TestFilesThatCannotBeUsed:
 
     @pytest.mark.parametrize("option", ["--tls-cert", "--tls-key"])
     def test_one_without_the_other(self, option: str, run: Run) -> None:
-        said = "TLS needs both, for example --tls-cert cert.pem --tls-key key.pem (see 'stead serve --help')"
+        good = "for example --tls-cert cert.pem --tls-key key.pem (see 'stead serve --help')"
+        said = f"TLS needs a certificate and its key, {good}"
         assert self.refused(run, option, "x.pem") == (2, said)
 
-    def test_one_that_is_missing(self, run: Run, ours: Certificate) -> None:
+    def test_a_missing_file(self, run: Run, ours: Certificate) -> None:
         said = "cannot be read: No such file or directory; give a file in PEM form"
         assert self.refused(run, "--tls-cert", "no.pem", "--tls-key", ours.key) == (1, f"--tls-cert no.pem {said}")
         assert self.refused(run, "--tls-cert", ours.certificate, "--tls-key", "no") == (1, f"--tls-key no {said}")
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-    def test_one_that_cannot_be_read(self, run: Run, ours: Certificate, tmp_path: Path) -> None:
+    def test_an_unreadable_file(self, run: Run, ours: Certificate, tmp_path: Path) -> None:
         (tmp_path / "key.pem").touch(mode=0)
         code, said = self.refused(run, "--tls-cert", ours.certificate, "--tls-key", str(tmp_path / "key.pem"))
         assert (code, "cannot be read: Permission denied" in said) == (1, True)
 
-    def test_two_that_do_not_belong_together(self, run: Run, ours: Certificate, others: Certificate) -> None:
-        said = f"--tls-key {others.key} is not the key of --tls-cert {ours.certificate}; give the two that belong"
+    def test_a_key_of_another_certificate(self, run: Run, ours: Certificate, others: Certificate) -> None:
+        said = f"--tls-key {others.key} is not the key of --tls-cert {ours.certificate}; give a certificate and its key"
         assert self.refused(run, "--tls-cert", ours.certificate, "--tls-key", others.key) == (1, said)
 
-    def test_what_is_not_in_pem_form(self, run: Run, ours: Certificate) -> None:
+    def test_a_file_that_is_not_pem(self, run: Run, ours: Certificate) -> None:
         code, said = self.refused(run, "--tls-cert", DEMO, "--tls-key", ours.key)
         assert (code, said.startswith(f"--tls-cert {DEMO} and --tls-key {ours.key} cannot be used; ")) == (1, True)
 
-    def test_a_key_with_a_password_and_nobody_is_asked_for_it(self, run: Run, folder: Path) -> None:
+    def test_a_key_with_a_password_is_refused_without_a_prompt(self, run: Run, folder: Path) -> None:
         locked = made(folder, "locked", "-passout", "pass:secret")
         code, said = self.refused(run, *locked.words)
         assert (code, said.endswith("in PEM form, the key without a password")) == (1, True)

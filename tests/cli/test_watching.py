@@ -1,4 +1,4 @@
-"""Commands that go on: `-w` prints again what has changed, `events -f` follows; both end when their reader does."""
+"""Commands that keep running: `-w` prints again after a change, `events -f` follows; both end with their reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from serving import Served
+from tests.serving import Served
 
 CODE = "import sys; from stead.cli import main; sys.exit(main())"
 
@@ -31,7 +31,7 @@ def going_on(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def lines(process: subprocess.Popen[str], last: str) -> list[str]:
-    """What it prints, up to a line with this in it."""
+    """The printed lines, up to one that contains this text."""
     assert process.stdout is not None
     found = []
     for line in process.stdout:
@@ -75,12 +75,12 @@ def test_events_are_followed_a_line_each(changed: Served, run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["events -f", "nodes -w", "nodes --json", "work --format yaml"])
-def test_a_reader_that_goes_away_ends_it_quietly(command: str, changed: Served, run: Run) -> None:
+def test_a_closed_pipe_ends_it_quietly(command: str, changed: Served, run: Run) -> None:
     script = f"{sys.executable} -u -c '{CODE}' {command} | head -1"
     with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        while process.poll() is None:  # what goes on notices when it prints again
+        while process.poll() is None:  # it notices the closed pipe when it prints again
             assert run("taint", "--node-id", "cpu-1", "--append", f"k=v{os.urandom(4).hex()}")[0] == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""

@@ -1,4 +1,4 @@
-"""`stead what-if --apply` carries out what was previewed, as one change; `--compare` shows two side by side."""
+"""`stead what-if --apply` makes the previewed changes, as one change; `--compare` shows two side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from serving import Served, serving, simulated
+from tests.serving import Served, serving, simulated
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -44,8 +44,8 @@ class TestApply:
         words = ["--taint", "a", "k=v:NoSchedule", "--label", "a", "rack=7", "--drain", "a", "--apply", "--yes"]
         code, out, err = run("what-if", *words)
         assert (code, err) == (0, "")
-        assert out.startswith("3 nodes now, 3 then.\n")
-        assert out.endswith("\nChanged node-a: +k=v:no-schedule +rack=7 draining. Take it back by: stead undo 1\n")
+        assert out.startswith("3 nodes now, 3 with the changes.\n")
+        assert out.endswith("\nChanged node-a: +k=v:no-schedule +rack=7 draining. Undo it with: stead undo 1\n")
         assert "Nothing was changed" not in out
         assert state(run) != before
         (entry,) = json.loads(run("audit", "--json")[1])
@@ -85,10 +85,10 @@ class TestApply:
         found = json.loads(out)
         assert (code, sorted(found)) == (0, ["audit", "difference", "node", "unconfirmed"])
         assert (found["node"]["id"], found["difference"]["nodes_after"]) == ("a", 3)
-        assert err.startswith("3 nodes now, 3 then.\n")
+        assert err.startswith("3 nodes now, 3 with the changes.\n")
 
     @pytest.mark.parametrize(("answer", "code", "entries"), [("y", 0, 1), ("n", 1, 0), ("", 1, 0)])
-    def test_somebody_at_a_terminal_is_asked(
+    def test_on_a_terminal_it_asks_for_confirmation(
         self, answer: str, code: int, entries: int, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[str] = []
@@ -97,25 +97,25 @@ class TestApply:
             asked.append(text)
             return answer == "y"
 
-        monkeypatch.setattr("stead.commands.trying.can_answer", lambda: True)
+        monkeypatch.setattr("stead.commands.what_if.can_answer", lambda: True)
         monkeypatch.setattr(click, "confirm", confirm)
         assert run("what-if", "--drain", "a", "--apply")[0] == code
         assert asked == ["\nChange node-a?"]
         assert len(json.loads(run("audit", "--json")[1])) == entries
 
     REFUSED = (
-        (["--drain", "a", "--apply"], 2, "--apply asks before it changes anything, and nobody can answer here"),
-        (["--drain", "a", "--yes"], 2, "--yes agrees to a change; give --apply too"),
-        (["--add", "CPU=1", "--apply", "--yes"], 1, "changes[0]: a new node cannot be applied; applied are drain,"),
-        (["--remove", "a", "--apply", "--yes"], 1, "changes[0]: a node taken away cannot be applied"),
+        (["--drain", "a", "--apply"], 2, "--apply asks for confirmation, but there is no terminal"),
+        (["--drain", "a", "--yes"], 2, "--yes confirms a change; give --apply too"),
+        (["--add", "CPU=1", "--apply", "--yes"], 1, "changes[0]: a new node cannot be applied; you can apply drain,"),
+        (["--remove", "a", "--apply", "--yes"], 1, "changes[0]: a removed node cannot be applied"),
         (["work.yaml", "--drain", "a", "--apply", "--yes"], 1, "work of a what-if cannot be applied"),
-        (["--untaint", "a", "old", "--apply", "--yes"], 1, "node a has no taint old; it has no taints"),
+        (["--untaint", "a", "old", "--apply", "--yes"], 1, "node node-a has no taint old; it has no taints"),
         (["--drain", "nobody", "--apply", "--yes"], 1, "changes[0].drain: there is no node 'nobody'"),
         (["--drain", "a", "--compare", "x.yaml", "--apply", "--yes"], 2, "give --apply or --compare, not both"),
     )
 
     @pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=[" ".join(words) for words, _, _ in REFUSED])
-    def test_what_cannot_be_applied_is_one_sentence_and_changes_nothing(
+    def test_a_what_if_that_cannot_be_applied_is_one_sentence_and_changes_nothing(
         self, words: list[str], code: int, sentence: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "work.yaml").write_text("work: [{id: w, resources: {CPU: 1}}]")
@@ -156,7 +156,7 @@ class TestCompare:
         out = run("what-if", "--drain", "a", "--compare", "b.yaml")[1]
         assert out.splitlines()[0].split() == ["WHAT", "options", "b.yaml"]
 
-    def test_files_of_one_name_are_told_apart(self, run: Run, tmp_path: Path) -> None:
+    def test_files_with_the_same_name_have_different_titles(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "a.yaml").write_text("changes: [{drain: a}]")
         out = run("what-if", "a.yaml", "--compare", "other/a.yaml")[1]

@@ -1,6 +1,6 @@
 """Edits to an ask or to the cluster, applied by hand, and all the edits that could be worth a try.
 
-Rule: what an edit means is written here again, for the oracle; the engine only says which ones.
+Rule: the meaning of each edit is implemented here again, for the oracle; the engine only says which edits.
 """
 
 from __future__ import annotations
@@ -8,20 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from oracle import DEVICES, UNIT, Oracle
-from oracle_language import tolerates
-from stead.asks import Affinity, Ask, Choice, Spread
-from stead.engine.changes import AddCapacity, AddLabel, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
+from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
 from stead.engine.facts import NodeDrained, NodeLabelled, NodeResized
-from stead.labelling import ANYWHERE, NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, Labels, Operator, Requirement, Selector
-from stead.resources import Resources
-from stead.taints import Effect, Taint, Toleration
+from stead.language.asks import Affinity, Ask, Choice, Spread
+from stead.language.labels import (
+    ANYWHERE,
+    NODE_ID,
+    NODE_IP,
+    NODE_NAME,
+    RAY_NODE_ID,
+    Labels,
+    Operator,
+    Requirement,
+    Selector,
+)
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint, Toleration
+from tests.oracle import DEVICES, UNIT, Oracle
+from tests.oracle_language import tolerates
 
 IDENTITY = (NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID)
 
 
 def edited(ask: Ask, oracle: Oracle, edits: Iterable[Edit]) -> tuple[Ask, Oracle]:
-    """The ask and the cluster after the edits, in order; one that finds nothing left to edit changes nothing."""
+    """The ask and the cluster after the edits, in order; an edit with nothing left to change is ignored."""
     oracle = oracle.copy()
     for edit in edits:
         match edit:
@@ -54,7 +64,7 @@ def widened(requirement: Requirement, value: str) -> Requirement:
 
 
 def _with_requirement(ask: Ask, old: Requirement, new: Requirement | None) -> Ask:
-    """The ask with one requirement of its node selectors replaced, or gone, wherever it stands."""
+    """The ask with one requirement of its node selectors replaced or removed, in all choices."""
     return replace(ask, choices=tuple(Choice(it.resources, _edited(it.selector, old, new)) for it in ask.choices))
 
 
@@ -85,7 +95,7 @@ def _without(ask: Ask, what: object) -> Ask:
 
 
 def _free_up(oracle: Oracle, node: str, name: str, amount: int) -> None:
-    """That much comes free: of devices, on those with the most free already, as whoever frees them would choose."""
+    """Free this amount; of devices, on those with the most free already."""
     place = oracle.places[node]
     amount = min(amount, place.used.get(name, 0))
     place.used[name] = place.used.get(name, 0) - amount
@@ -98,7 +108,7 @@ def _free_up(oracle: Oracle, node: str, name: str, amount: int) -> None:
 
 
 def edits_worth_a_try(ask: Ask, oracle: Oracle) -> list[Edit]:
-    """Every edit that could bear on some rule, each once."""
+    """Every edit that could change the answer of a rule, each once."""
     every = (*_of_the_ask(ask, oracle), *_of_labels(ask, oracle), *_of_room(ask, oracle))
     return list(dict.fromkeys(every))
 
@@ -126,7 +136,7 @@ def _of_the_ask(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
 
 
 def _of_labels(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
-    """Labels that a node lacks and the ask speaks of; what a node has is never changed to suit an ask."""
+    """Labels that a node lacks and the ask refers to; existing labels are never changed."""
     values: dict[str, set[str]] = {}
     for choice in ask.choices:
         for requirement in (requirement for term in choice.selector.terms for requirement in term):
@@ -144,7 +154,7 @@ def _of_labels(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
 
 
 def _of_room(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
-    """Amounts are what one resource of one choice lacks: more would be no other edit."""
+    """Amounts that one resource of one choice lacks."""
     for id, place in oracle.places.items():
         if place.node.draining:
             yield Uncordon(id)

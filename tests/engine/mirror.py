@@ -1,7 +1,7 @@
-"""An engine and an oracle side by side: the same facts to both, and every decision of the one checked by the other.
+"""An engine and an oracle side by side: both get the same facts, and the oracle checks every decision.
 
 Rule: decisions are checked in the order in which they were made, each against the state of the oracle at that moment,
-and only then told to the oracle.
+and only then applied to the oracle.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from math import inf
 
-from oracle import Oracle
-from oracle_language import stay_seconds
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.decisions import (
     DeadlinePassed,
@@ -26,14 +23,17 @@ from stead.engine.decisions import (
 )
 from stead.engine.facts import Fact
 from stead.engine.reasons import NotNear, TargetDead
-from stead.taints import Effect, Taint
+from stead.language.asks import Ask, Group
+from stead.language.taints import Effect, Taint
+from tests.oracle import Oracle
+from tests.oracle_language import stay_seconds
 
 GROUP_MEMBERS_MAX, GROUP_NODES_MAX = 4, 5
 """The size up to which every assignment of a group is tried."""
 
 
 class Mirror:
-    """`engine` and `oracle` have heard the same facts; the rest is what only time can tell."""
+    """`engine` and `oracle` have the same facts; the other fields record times."""
 
     def __init__(self, engine: Engine, oracle: Oracle) -> None:
         self.engine, self.oracle = engine, oracle
@@ -62,7 +62,7 @@ class Mirror:
                 self.first_seen.setdefault(work.shape_key, arrival)
 
     def _note_times(self, fact: Fact | None) -> None:
-        """Since when each taint and each placement stands: the earliest and the latest moment one could say."""
+        """When each taint was set and each placement made: the earliest and the latest possible time."""
         now, oracle = self.oracle.now, self.oracle
         touched = getattr(fact, "node", None)
         touched = getattr(touched, "id", touched)
@@ -86,7 +86,7 @@ class Mirror:
     # Decisions
 
     def decide(self) -> list[Decision]:
-        """What the engine decides, checked one by one."""
+        """The engine's decisions, checked one by one."""
         line, before = list(self.engine.waiting), set(self.oracle.placed.items())
         decisions = self.engine.decide()
         for decision in decisions:
@@ -95,8 +95,8 @@ class Mirror:
                     self._check_placed(decision, line)
                 case GroupPlaced():
                     self._check_group_placed(decision, line)
-                case Waiting(ids, refusals):
-                    self.said |= dict.fromkeys(ids, refusals)
+                case Waiting(ids):
+                    self.said |= dict.fromkeys(ids, decision.refusals)
                 case Refused():
                     self._check_refused(decision)
                 case Evicted():
@@ -173,7 +173,7 @@ class Mirror:
         self.evicted.add(decision.ask)
 
     def _due(self, ask: str, node: str, taint: Taint) -> tuple[float, float] | None:
-        """The moments between which the work must go; None: it may stay."""
+        """The times between which the work must be evicted; None: it may stay."""
         stay = stay_seconds(self.oracle.asks[ask].tolerations, taint)
         if stay is None:
             return None
@@ -181,7 +181,7 @@ class Mirror:
         return max(earliest for earliest, _ in times) + stay, max(latest for _, latest in times) + stay
 
     def _check_evictions_are_complete(self, before: set[tuple[str, str]]) -> None:
-        """Of the work placed before: what was placed just now may be told to go when decisions fall again."""
+        """Only for work placed before: work placed just now may be evicted in the next call."""
         oracle = self.oracle
         for ask, node in before & oracle.placed.items():
             for taint in oracle.places[node].node.taints:
@@ -196,21 +196,23 @@ class Mirror:
             assert not self.fits(id), f"{id} waits, but fits"
             if id in oracle.asks:
                 assert not oracle.nowhere_alive(oracle.asks[id]), f"{id} insists on dead nodes, but was not refused"
-                assert id in self.said, f"{id} waits, and was never told why"
+                # Work that joins a line is unreported and awake. A shape goes to sleep only where `Lines.report`
+                # follows, which reports all that is unreported; `decide` without a limit ends with nothing awake.
+                assert id in self.said, f"{id} waits, and its reasons were never reported"
                 self._check_hopes(id)
 
     def _check_hopes(self, id: str) -> None:
-        """It was told whether what it must be near can still come."""
+        """The decision says whether the targets of its affinities are dead."""
         for reason in (refusal.reason for refusal in self.said[id]):
             if isinstance(reason, NotNear | TargetDead):
-                assert reason == self.oracle.reason_against(reason.affinity), f"{id} was told {reason}"
+                assert reason == self.oracle.reason_against(reason.affinity), f"{id} reported {reason}"
 
     def _is_late(self, id: str) -> bool:
-        """Whether it waited when the clock reached its deadline, and none of it has a place."""
+        """Whether it was pending at its deadline, and none of it is placed."""
         return self._may_be_refused(id) and self._waits_since[id] < self._deadline(id)
 
     def _may_be_refused(self, id: str) -> bool:
-        """The same, or it came when its deadline was over; work that lost its (last) place after that is spared."""
+        """The same, or it was submitted after its deadline. Work that lost its last place after that is not refused."""
         if self.oracle.now < self._deadline(id) or self._is_begun(id):
             return False
         return id not in self._had_a_place or self._waits_since[id] < self._deadline(id)
@@ -233,10 +235,10 @@ class Mirror:
         members = max(len(members) for members in group.alternatives)
         return members <= GROUP_MEMBERS_MAX and len(self.oracle.places) <= GROUP_NODES_MAX
 
-    # What is so
+    # State
 
     def check_state(self) -> None:
-        """Everything the engine shows of itself is what the oracle says."""
+        """The public state of the engine equals the oracle's."""
         assert dict(self.engine.placed) == self.oracle.placed
         self._check_line(list(self.engine.waiting))
         for node in self.oracle.places:
@@ -245,7 +247,7 @@ class Mirror:
                 assert shown.get(name, 0) == expected.get(name, 0), f"free {name} of {node}"
 
     def _check_line(self, line: list[str]) -> None:
-        """The order of the page. A shape that was known before may stand where it first stood, or as if it were new."""
+        """The documented order. A known shape may keep its first position, or be ordered as if it were new."""
         oracle = self.oracle
         assert sorted(line) == sorted(oracle.waiting()), f"the line is {line}, not {oracle.waiting()}"
         if line == oracle.waiting():
@@ -257,7 +259,7 @@ class Mirror:
         assert len([shape for shape, _ in groupby(shapes)]) == len(set(shapes)), f"shapes are torn apart in {line}"
         for ahead, behind in pairwise(works):
             first, second = oracle.submitted[ahead.id][1], oracle.submitted[behind.id][1]
-            equal = ahead.shape_key == behind.shape_key  # then they stand in the order in which they began to wait
+            equal = ahead.shape_key == behind.shape_key  # then they are in the order in which they became pending
             known_before = equal or self.first_seen[ahead.shape_key] < second
             same_turn = (ahead.priority, oracle.submitted[ahead.id][0]) == (
                 behind.priority,
@@ -266,7 +268,7 @@ class Mirror:
             assert not same_turn or first < second or known_before, f"{ahead.id} is ahead of {behind.id}"
 
     def check_explanation(self, ask: Ask, name: Ask | str) -> None:
-        """The verdict on every choice is the oracle's, to the last count and in its order."""
+        """The verdict on every choice equals the oracle's, with all counts and in the same order."""
         explanation, candidates = self.engine.explain(name), self.engine.candidates(ask)
         assert len(explanation.verdicts) == len(candidates) == len(ask.choices)
         for index, verdict in enumerate(explanation.verdicts):

@@ -1,6 +1,6 @@
-"""The engine equals the oracle, whatever happens: random facts to both, and every answer compared.
+"""The engine equals the oracle: random facts to both, and every answer compared.
 
-Rule: the oracle is never asked to agree afterwards; each decision is checked against what it knew at that moment. Set
+Rule: each decision is checked against the oracle's state at that time, never afterwards. Set
 STEAD_SOAK=1 for fifty times as many examples.
 """
 
@@ -14,9 +14,6 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.mirror import Mirror
-from oracle import Oracle
-from stead.asks import Affinity, Ask, Group
 from stead.engine import Engine, Settings
 from stead.engine.facts import (
     AskEnded,
@@ -34,12 +31,16 @@ from stead.engine.facts import (
     NodeResized,
     NodeTainted,
     NodeUntainted,
+    NodeUsed,
 )
-from stead.labelling import Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import UNIT, Resources
-from stead.taints import Effect, Taint
-from strategies_for_tests import (
+from stead.language.asks import Affinity, Ask, Group
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import UNIT, Resources
+from stead.language.taints import Effect, Taint
+from tests.engine.mirror import Mirror
+from tests.oracle import Oracle
+from tests.strategies_for_tests import (
     ASK_IDS,
     GROUP_IDS,
     NODE_IDS,
@@ -64,7 +65,7 @@ SECONDS = st.sampled_from((0.0, 1.0, 5.0, 30.0))
 
 
 class EngineEqualsOracle(RuleBasedStateMachine):
-    """`twin` hears the same facts and is never asked or forked; `other` is the last fork, living its own life."""
+    """`twin` gets the same facts and is never queried or forked; `other` is the last fork, with its own facts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +73,8 @@ class EngineEqualsOracle(RuleBasedStateMachine):
         self.twin = Engine(Settings(patience=None, seed=0))
         self.other: Mirror | None = None
 
-    def tell(self, *facts: Fact) -> None:
-        """The facts to everyone, then everyone decides."""
+    def advance(self, *facts: Fact) -> None:
+        """Apply the facts to all engines, then let all decide."""
         self.mirror.feed(*facts)
         self.twin.apply(*facts)
         decisions = self.mirror.decide()
@@ -88,47 +89,51 @@ class EngineEqualsOracle(RuleBasedStateMachine):
 
     @initialize(cluster=clusters(), some=some_asks(6))
     def begin(self, cluster: list[Node], some: list[Ask]) -> None:
-        self.tell(ClockAdvanced(0.0), *map(NodeJoined, cluster))
-        self.tell(*map(AskSubmitted, some))
+        self.advance(ClockAdvanced(0.0), *map(NodeJoined, cluster))
+        self.advance(*map(AskSubmitted, some))
 
     # Nodes
 
     @rule(node=nodes())
     def join(self, node: Node) -> None:
         capacity = self._with_devices_in_use(node.id, node.capacity)
-        self.tell(NodeJoined(Node(node.id, capacity, node.labels, node.taints, node.ip, node.name, node.draining)))
+        self.advance(NodeJoined(Node(node.id, capacity, node.labels, node.taints, node.ip, node.name, node.draining)))
 
     @rule(id=NODE)
     def leave(self, id: str) -> None:
-        self.tell(NodeLeft(id))
+        self.advance(NodeLeft(id))
 
     @rule(id=NODE, node=nodes())
     def leave_to_another_in_one_breath(self, id: str, node: Node) -> None:
         assume(node.id not in self.oracle.places or node.id == id)
-        self.tell(NodeLeft(id), NodeJoined(node))
+        self.advance(NodeLeft(id), NodeJoined(node))
 
     @rule(id=NODE, labels=node_labels(), removed=st.lists(st.sampled_from(tuple(NODE_LABELS)), max_size=2))
     def label(self, id: str, labels: Labels, removed: list[str]) -> None:
-        self.tell(NodeLabelled(id, labels, tuple(removed)))
+        self.advance(NodeLabelled(id, labels, tuple(removed)))
 
     @rule(id=NODE, taint=taints())
     def taint(self, id: str, taint: Taint) -> None:
-        self.tell(NodeTainted(id, taint))
+        self.advance(NodeTainted(id, taint))
 
     @rule(id=NODE, key=st.sampled_from(TAINT_KEYS), effect=st.sampled_from((None, *Effect)))
     def untaint(self, id: str, key: str, effect: Effect | None) -> None:
-        self.tell(NodeUntainted(id, key, effect))
+        self.advance(NodeUntainted(id, key, effect))
 
     @rule(id=NODE, draining=st.booleans())
     def drain(self, id: str, draining: bool) -> None:
-        self.tell(NodeDrained(id, draining))
+        self.advance(NodeDrained(id, draining))
 
     @rule(id=NODE, capacity=capacities())
     def resize(self, id: str, capacity: Resources) -> None:
-        self.tell(NodeResized(id, self._with_devices_in_use(id, capacity)))
+        self.advance(NodeResized(id, self._with_devices_in_use(id, capacity)))
+
+    @rule(id=NODE, amounts=capacities(), pieces=st.integers(0, 2))
+    def use(self, id: str, amounts: Resources, pieces: int) -> None:
+        self.advance(NodeUsed(id, amounts, pieces))
 
     def _with_devices_in_use(self, id: str, capacity: Resources) -> Resources:
-        """Devices that hold work are not taken away: the page does not say what becomes of the work."""
+        """Devices in use are not removed: the semantics do not define what happens to their work."""
         if id not in self.oracle.places:
             return capacity
         shares = self.oracle.places[id].shares
@@ -139,23 +144,23 @@ class EngineEqualsOracle(RuleBasedStateMachine):
 
     @rule(some=some_asks())
     def submit(self, some: list[Ask]) -> None:
-        self.tell(*map(AskSubmitted, some))
+        self.advance(*map(AskSubmitted, some))
 
     @rule(ask=asks(), ids=st.lists(st.sampled_from(ASK_IDS), min_size=2, max_size=4, unique=True))
     def submit_equals(self, ask: Ask, ids: list[str]) -> None:
-        self.tell(*(AskSubmitted(_named(ask, id)) for id in ids))
+        self.advance(*(AskSubmitted(_named(ask, id)) for id in ids))
 
     @rule(ask=asks(), named=TARGETS, ended=TARGETS)
     def submit_a_follower_and_end_some_of_whom_it_may_follow(
         self, ask: Ask, named: list[str], ended: list[str]
     ) -> None:
         close = Affinity(Selector.all_of(Requirement.is_in("ask_id", *named)), namespaces=frozenset())
-        self.tell(AskSubmitted(replace(ask, affinities=((close,),))))
-        self.tell(*map(AskEnded, ended))
+        self.advance(AskSubmitted(replace(ask, affinities=((close,),))))
+        self.advance(*map(AskEnded, ended))
 
     @rule(ask=asks(choice_count_max=1), id=NODE)
     def run_elsewhere(self, ask: Ask, id: str) -> None:
-        """The cluster runs work that the engine placed nowhere, or elsewhere."""
+        """The cluster runs work that the engine did not place, or placed elsewhere."""
         self._run(self.oracle.asks.get(ask.id, ask), id)
 
     def _run(self, ask: Ask, id: str) -> None:
@@ -163,12 +168,13 @@ class EngineEqualsOracle(RuleBasedStateMachine):
         assume(len(ask.choices) == 1 and self.oracle.placed.get(ask.id) != id)
         need = ask.choices[0].resources.get("GPU")
         assume(not need or self.oracle.places[id].fits_now("GPU", need))
-        self.tell(AskRunning(ask, id))
+        self.advance(AskRunning(ask, id))
 
     @precondition(lambda self: self.oracle.member_of)
     @rule(choose=st.data(), id=NODE)
     def run_a_member(self, choose: st.DataObject, id: str) -> None:
-        """The cluster runs a member of a group that waits for it, or elsewhere; never of two alternatives at once."""
+        """The cluster runs a missing member of a group, or a placed one elsewhere; never of two alternatives at
+        once."""
         member = self.oracle.asks[choose.draw(st.sampled_from(sorted(self.oracle.member_of)))]
         group = self.oracle.groups[self.oracle.member_of[member.id]]
         rivals = [other.id for members in group.alternatives if member not in members for other in members]
@@ -179,16 +185,16 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     @rule(choose=st.data())
     def confirm(self, choose: st.DataObject) -> None:
         id, node = choose.draw(st.sampled_from(sorted(self.oracle.placed.items())))
-        self.tell(AskRunning(self.oracle.asks[id], node))
+        self.advance(AskRunning(self.oracle.asks[id], node))
 
     @precondition(lambda self: self.oracle.placed)
     @rule(choose=st.data())
     def lose(self, choose: st.DataObject) -> None:
-        self.tell(AskLost(choose.draw(st.sampled_from(sorted(self.oracle.placed)))))
+        self.advance(AskLost(choose.draw(st.sampled_from(sorted(self.oracle.placed)))))
 
     @rule(id=st.sampled_from(ASK_IDS))
     def end(self, id: str) -> None:
-        self.tell(AskEnded(id))
+        self.advance(AskEnded(id))
 
     @precondition(lambda self: self.mirror.evicted)
     @rule(wants_another=st.booleans())
@@ -196,23 +202,23 @@ class EngineEqualsOracle(RuleBasedStateMachine):
         kinds: Callable[[str], Fact] = AskLost if wants_another else AskEnded
         alone = [id for id in sorted(self.mirror.evicted) if id not in self.oracle.member_of]
         together = [id for id in sorted(self.mirror.evicted) if id in self.oracle.member_of]
-        self.tell(*map(kinds, alone), *map(AskLost, together))
+        self.advance(*map(kinds, alone), *map(AskLost, together))
 
     @rule(group=groups())
     def submit_group(self, group: Group) -> None:
-        self.tell(GroupSubmitted(group))
+        self.advance(GroupSubmitted(group))
 
     @rule(id=st.sampled_from(GROUP_IDS))
     def end_group(self, id: str) -> None:
-        self.tell(GroupEnded(id))
+        self.advance(GroupEnded(id))
 
     @rule(seconds=SECONDS)
     def wait(self, seconds: float) -> None:
-        self.tell(ClockAdvanced(self.oracle.now + seconds))
+        self.advance(ClockAdvanced(self.oracle.now + seconds))
 
     @rule(seconds=SECONDS)
     def hear_an_earlier_time(self, seconds: float) -> None:
-        self.tell(ClockAdvanced(self.oracle.now - seconds))
+        self.advance(ClockAdvanced(self.oracle.now - seconds))
 
     # Questions
 

@@ -1,14 +1,13 @@
-"""What the random tests found, each as the shortest sequence that showed it.
+"""Bugs that the random tests found, each as the shortest sequence that shows it.
 
-Rule: a case here failed once; it stays so that its cause is found by name and not by luck.
+Rule: every case here failed once; it stays as a named regression test.
 """
 
 from __future__ import annotations
 
-from stead.asks import Affinity, Ask, Group, Spread, Strategy
 from stead.engine import Engine, Settings
-from stead.engine.changes import AddLabel, Drop
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.explain.smallest_change import AddLabel, Drop
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -21,10 +20,11 @@ from stead.engine.facts import (
     NodeLeft,
     NodeResized,
 )
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import Resources
-from stead.taints import Effect, Taint
+from stead.language.asks import Affinity, Ask, Group, Spread, Strategy
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint
 
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
 
@@ -49,7 +49,7 @@ def test_a_question_changes_no_order() -> None:
     assert asked.waiting == engine_after(cpu("b", 2), cpu("a")).waiting == ("b", "a")
 
 
-def test_a_group_that_lost_its_place_stands_before_a_later_one() -> None:
+def test_a_group_that_lost_its_place_comes_before_a_later_one() -> None:
     first = Group("g0", ((Ask("g0.0"),),))
     later = Group("g1", ((Ask("g1.0", spreads=(Spread("zone", ANYWHERE),)),),))
     engine = engine_after(NodeJoined(Node("n")), GroupSubmitted(first), GroupSubmitted(later), NodeLeft("n"))
@@ -57,7 +57,7 @@ def test_a_group_that_lost_its_place_stands_before_a_later_one() -> None:
 
 
 def test_members_find_the_one_node_where_they_can_be_together() -> None:
-    """The follower needs memory and company; only the second node has the memory."""
+    """The follower needs memory and its target; only the second node has the memory."""
     follower = Ask.of("g.1", {"memory": 1}, affinities=((Affinity(ANYWHERE),),))
     engine = engine_after(
         NodeJoined(Node("small")),
@@ -77,7 +77,8 @@ def test_work_under_two_no_execute_taints_is_evicted_once() -> None:
 
 
 def test_what_a_placement_makes_possible_goes_before_later_work() -> None:
-    """`near` waits for company that is not its own; `stranger` brings it, and `last` must not slip in between."""
+    """`near` waits for work in another namespace; `stranger` is that work, and `last` must not be placed before
+    `near`."""
     near = Ask("near", affinities=((Affinity(ANYWHERE, near=False), Affinity(ANYWHERE, namespaces=frozenset())),))
     engine = engine_after(NodeJoined(Node.of("n", {"CPU": 1})), AskSubmitted(Ask("own")), AskSubmitted(near))
     engine.apply(NodeJoined(Node.of("m", {"CPU": 1})))
@@ -87,7 +88,7 @@ def test_what_a_placement_makes_possible_goes_before_later_work() -> None:
     assert "near" not in order or order.index("near") < order.index("last")
 
 
-def test_work_that_waits_again_is_told_why_even_if_its_equals_were_told_before() -> None:
+def test_work_that_is_pending_again_is_reported_even_if_equal_work_was() -> None:
     apart = Affinity(WEB, near=False)
     engine = Engine(Settings(patience=None, seed=0))
     lonely = [Ask(id, affinities=((apart,),), labels=Labels({"app": "web"})) for id in ("a", "b")]
@@ -97,8 +98,8 @@ def test_work_that_waits_again_is_told_why_even_if_its_equals_were_told_before()
     engine.decide()
     engine.apply(AskLost("a"))
     decisions = engine.decide()
-    told = {id for decision in decisions if isinstance(decision, Waiting) for id in decision.asks}
-    assert set(engine.waiting) <= told | {"b"}
+    reported = {id for decision in decisions if isinstance(decision, Waiting) for id in decision.asks}
+    assert set(engine.waiting) <= reported | {"b"}
 
 
 def test_work_is_not_in_its_own_way_however_it_is_asked_about() -> None:
@@ -129,7 +130,7 @@ def test_a_missing_key_can_be_the_whole_obstacle_of_a_spread_over_two_keys() -> 
 
 
 def test_a_group_is_not_overtaken_because_no_node_could_take_again_what_it_has_placed() -> None:
-    """`later` frees the GPU that the group lacks; where its other member runs, there are no CPUs any more."""
+    """`later` frees the GPU that the group lacks; the node of its other member has no free CPUs."""
     group = Group("g", ((Ask.of("g.cpu", {"CPU": 1}), Ask.of("g.gpu", {"GPU": 1})),))
     engine = engine_after(
         NodeJoined(Node.of("n", {"CPU": 1, "GPU": 1})),
@@ -143,15 +144,15 @@ def test_a_group_is_not_overtaken_because_no_node_could_take_again_what_it_has_p
     assert (engine.placed, engine.waiting) == ({"g.cpu": "n", "g.gpu": "n"}, ("later",))
 
 
-def test_a_group_looks_for_room_for_no_member_that_is_over() -> None:
-    """Nothing could ever take `g.gpu`; once it is over the group lacks a CPU only, and hears of one."""
+def test_a_group_needs_no_room_for_a_member_that_has_ended() -> None:
+    """No node could ever take `g.gpu`; once it has ended the group only lacks a CPU, and is woken when one is free."""
     group = Group("g", ((Ask.of("g.gpu", {"GPU": 1}), Ask.of("g.cpu", {"CPU": 1})),))
     full = (NodeJoined(Node.of("n", {"CPU": 1})), cpu("full"), GroupSubmitted(group))
     assert engine_after(*full, AskEnded("g.gpu"), AskEnded("full")).placed == {"g.cpu": "n"}
     assert engine_after(*full, AskEnded("full"), AskEnded("g.gpu")).placed == {"g.cpu": "n"}
 
 
-def test_a_group_hears_that_a_member_which_ended_stands_apart_from_the_rest_no_more() -> None:
+def test_a_group_is_woken_when_a_member_that_others_must_be_apart_from_ends() -> None:
     group = Group("g", ((Ask("g.0"), Ask("g.1")),), Strategy.STRICT_SPREAD)
     nodes = (NodeJoined(Node("n")), NodeJoined(Node("m")))
     engine = engine_after(*nodes, GroupSubmitted(group), NodeLeft("m"), AskEnded("g.0"))
@@ -175,7 +176,7 @@ def test_work_that_began_after_its_deadline_and_lost_its_place_at_once_is_placed
 
 
 def test_a_group_that_lost_the_last_of_its_places_after_its_deadline_is_placed_again() -> None:
-    """It began to wait before its deadline, but at its deadline part of it was placed."""
+    """It was pending before its deadline, but at its deadline a part of it was placed."""
     group = Group("g", ((Ask.of("g.0", {"CPU": 1}), Ask.of("g.1", {"GPU": 1})),), deadline=5.0)
     began = (NodeJoined(Node.of("n", {"CPU": 1})), GroupSubmitted(group), AskRunning(group.alternatives[0][0], "n"))
     engine = engine_after(*began, ClockAdvanced(5.0), AskLost("g.0"), ClockAdvanced(30.0))
@@ -185,7 +186,7 @@ def test_a_group_that_lost_the_last_of_its_places_after_its_deadline_is_placed_a
 
 
 def test_a_group_is_spared_by_what_was_placed_and_not_by_what_ended() -> None:
-    """Its member ends in the breath in which its deadline passes; or after the group was spared."""
+    """Its member ends in the same call in which its deadline passes, or after that."""
     group = Group(
         "g", ((Ask.of("g.0", {"GPU": 1}), Ask.of("g.1", {"GPU": 1}), Ask.of("g.2", {"GPU": 1})),), deadline=5.0
     )

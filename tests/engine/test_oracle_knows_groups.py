@@ -1,6 +1,6 @@
 """The oracle on groups, by hand: all members together or none, and members that lost their place.
 
-Rule: with all members in place no rule refuses any of them, nor does the strategy; the answers were found on paper.
+Rule: with all members placed, neither a rule nor the strategy refuses any of them; the answers were found by hand.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine.test_oracle_knows_the_semantics import apart, cluster, near, web, zoned
-from stead.asks import Ask, Group, Strategy
 from stead.engine.facts import AskLost, AskRunning, GroupEnded, GroupSubmitted, NodeDrained
+from stead.language.asks import Ask, Group, Strategy
+from tests.engine.test_oracle_knows_the_semantics import apart, cluster, near, web, zoned
 
 
 def members(*needs: float, prefix: str = "m", **rest: Any) -> tuple[Ask, ...]:

@@ -1,6 +1,6 @@
-"""The oracle against docs/semantics.md, by hand: small cases whose answers can be read off the page.
+"""The oracle against docs/semantics.md, by hand: small cases whose answers follow from the page.
 
-Rule: every sentence of the page that could be read in two ways has a case here; the numbers were computed on paper.
+Rule: every sentence of the page that could be misread has a case here; the numbers were computed by hand.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from oracle import Oracle
-from oracle_language import meets, stay_seconds, tolerates
-from stead.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.engine.decisions import Refusal
 from stead.engine.facts import (
     AskEnded,
@@ -41,10 +38,13 @@ from stead.engine.reasons import (
     TargetDead,
     TooNear,
 )
-from stead.labelling import ANYWHERE, EMPTY, NOWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import Resources
-from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
+from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
+from stead.language.labels import ANYWHERE, EMPTY, NOWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import Resources
+from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
+from tests.oracle import Oracle
+from tests.oracle_language import meets, stay_seconds, tolerates
 
 IN_A = Requirement.is_in("zone", "a")
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
@@ -109,7 +109,7 @@ def near(*keys: str, **rest: Any) -> Affinity:
     ],
     ids=str,
 )
-def test_a_requirement_meets_a_label_value_as_the_page_says(
+def test_a_requirement_matches_a_label_value_as_documented(
     requirement: Requirement, value: str | None, answer: bool
 ) -> None:
     labels = {} if value is None else {"k": value}
@@ -142,7 +142,7 @@ def test_a_toleration_covers_a_taint_by_key_value_and_effect(toleration: Tolerat
     ("seconds", "stay"),
     [([], 0.0), ([None], None), ([5.0, None], 5.0), ([5.0, 3.0], 3.0), ([-1.0], 0.0)],
 )
-def test_the_shortest_covering_toleration_says_how_long_work_stays(
+def test_the_shortest_covering_toleration_limits_how_long_work_stays(
     seconds: list[float | None], stay: float | None
 ) -> None:
     tolerations = (Toleration("other", seconds=0.0), *(Toleration("disk", seconds=each) for each in seconds))
@@ -242,7 +242,7 @@ def test_a_taint_replaces_one_of_the_same_key_and_effect_and_is_removed_by_effec
     assert list(oracle.places["1"].node.taints) == []
 
 
-def test_facts_about_nodes_and_work_that_nobody_knows_are_harmless() -> None:
+def test_facts_about_unknown_nodes_and_work_are_harmless() -> None:
     oracle = Oracle()
     oracle.apply(NodeLeft("1"), NodeDrained("1"), NodeTainted("1", FAST), NodeResized("1", Resources()))
     oracle.apply(AskEnded("w"), AskLost("w"), GroupEnded("g"))
@@ -314,7 +314,7 @@ def test_near_needs_every_key_and_matching_work_in_the_domain_of_each() -> None:
     assert oracle.verdict(Ask("w", affinities=((near("zone"),),)), 0)[0] == ["1", "2", "3", "4"]
 
 
-def test_near_what_is_over_is_in_vain_until_it_comes_back_and_is_forgotten_with_the_last_that_names_it() -> None:
+def test_an_ended_target_is_dead_until_it_comes_back_and_is_forgotten_with_the_last_ask_that_names_it() -> None:
     oracle = cluster(zoned("1", "a"))
     close = Affinity(Selector.all_of(Requirement.is_in("ask_id", "x")))
     wanted = Ask("w", affinities=((close,),))
@@ -328,7 +328,7 @@ def test_near_what_is_over_is_in_vain_until_it_comes_back_and_is_forgotten_with_
     assert not oracle.over
 
 
-def test_near_lets_the_first_one_in_wherever_all_keys_are() -> None:
+def test_near_allows_the_first_of_its_kind_on_every_node_with_all_keys() -> None:
     oracle = cluster(zoned("1", "a"), zoned("2", "b"), zoned("3"))
     first, other = web("w", affinities=((near("zone"),),)), Ask("v", affinities=((near("zone"),),))
     assert oracle.verdict(first, 0)[0] == ["1", "2"]
@@ -339,7 +339,7 @@ def test_near_lets_the_first_one_in_wherever_all_keys_are() -> None:
     assert oracle.verdict(first, 0)[0] == ["1"]
 
 
-def test_the_first_one_is_kept_out_when_matching_work_has_only_one_of_the_keys() -> None:
+def test_the_first_one_is_refused_when_matching_work_has_only_one_of_the_keys() -> None:
     oracle = cluster(Node.of("1", {}, {"zone": "a", "rack": "1"}), Node.of("2", {}, {"zone": "b"}))
     ask = web("w", affinities=((near("zone", "rack"),),))
     assert oracle.verdict(ask, 0)[0] == ["1"]
@@ -347,7 +347,7 @@ def test_the_first_one_is_kept_out_when_matching_work_has_only_one_of_the_keys()
     assert oracle.verdict(ask, 0)[0] == []
 
 
-def test_near_by_ask_id_never_lets_a_first_one_in() -> None:
+def test_near_by_ask_id_has_no_exception_for_the_first_ask() -> None:
     oracle = cluster(zoned("1", "a"), zoned("2", "a"), zoned("3", "b"))
     beside = Affinity(Selector.all_of(Requirement.is_in("ask_id", "x")), topologies=("zone",))
     also_by_label = Affinity(Selector.all_of(Requirement.not_in("ask_id", "x"), Requirement.is_in("app", "web")))
@@ -382,7 +382,7 @@ def test_an_affinity_sees_its_namespaces(namespaces: frozenset[str] | None, mine
     assert oracle.verdict(ask, 0) == ((["2"], [Refusal(TooNear(affinity), 1, 1)]) if seen else (["1", "2"], []))
 
 
-def test_the_first_one_is_only_let_in_when_its_own_namespace_is_in_reach() -> None:
+def test_the_exception_for_the_first_one_needs_its_own_namespace() -> None:
     oracle = cluster(zoned("1"))
     ask = web("w", affinities=((near(namespaces=frozenset({"red"})),),), namespace="blue")
     assert oracle.verdict(ask, 0)[0] == []
@@ -406,7 +406,7 @@ def test_apart_looks_one_way_unless_it_is_symmetric() -> None:
     assert oracle.verdict(Ask("w"), 0)[0] == ["1", "2", "3"]
 
 
-def test_kept_away_sees_the_newcomer_from_the_namespace_of_the_placed_work() -> None:
+def test_kept_away_uses_the_namespace_of_the_placed_work() -> None:
     oracle = cluster(zoned("1"), zoned("2"))
     keeper = Ask("y", affinities=((apart(symmetric=True),),), namespace="blue")
     oracle.apply(AskRunning(keeper, "1"))
@@ -414,14 +414,14 @@ def test_kept_away_sees_the_newcomer_from_the_namespace_of_the_placed_work() -> 
     assert oracle.verdict(web("w", namespace="blue"), 0)[0] == ["2"]
 
 
-def test_an_affinity_that_names_ask_ids_or_means_near_keeps_nobody_away() -> None:
+def test_an_affinity_that_names_ask_ids_or_means_near_is_never_symmetric() -> None:
     oracle = cluster(zoned("1"))
     by_id = Affinity(Selector.all_of(Requirement.not_in("ask_id", "z")), near=False, symmetric=True)
     oracle.apply(AskRunning(Ask("x", affinities=((by_id, near(symmetric=True)),)), "1"))
     assert oracle.verdict(web("w"), 0)[0] == ["1"]
 
 
-def test_equal_symmetric_affinities_are_one_reason_and_different_ones_stand_in_the_order_of_their_text() -> None:
+def test_equal_symmetric_affinities_are_one_reason_and_different_ones_are_ordered_by_their_text() -> None:
     oracle = cluster(zoned("1", "a"), zoned("2", "b"), zoned("3", "c"))
     by_zone, by_node = apart("zone", symmetric=True), apart(symmetric=True)
     oracle.apply(
@@ -547,7 +547,7 @@ def test_preference_goes_before_load_and_a_later_choice_is_taken_only_without_an
     assert oracle.best(Ask("w", (two,))) is None
 
 
-def test_a_waiting_ask_is_told_the_reasons_of_the_first_choice_that_only_lacks_room() -> None:
+def test_a_pending_ask_reports_the_reasons_of_the_first_choice_that_only_lacks_room() -> None:
     oracle = cluster(zoned("1", "a", CPU=2))
     oracle.apply(AskRunning(Ask.of("x", {"CPU": 2}), "1"))
     never, short = Choice(Resources.of(CPU=9)), Choice(Resources.of(CPU=1))
@@ -555,7 +555,7 @@ def test_a_waiting_ask_is_told_the_reasons_of_the_first_choice_that_only_lacks_r
     assert oracle.shown(Ask("w", (never, never))) == [Refusal(NeverFits("CPU", 90_000), 1, 1)]
 
 
-def test_an_ask_that_insists_on_dead_nodes_in_every_term_of_every_choice_is_refused() -> None:
+def test_an_ask_that_requires_dead_nodes_in_every_term_of_every_choice_is_refused() -> None:
     oracle = cluster(zoned("1"))
     dead, alive = Requirement.is_in("node_id", "7", "8"), Requirement.is_in("ray.io/node-id", "1", "8")
     assert oracle.nowhere_alive(Ask.of("w", selector=Selector.all_of(IN_A, dead)))
@@ -582,7 +582,7 @@ def test_a_node_that_joins_again_keeps_its_work_and_takes_the_new_record() -> No
     assert oracle.verdict(Ask.of("w", {"CPU": 3}), 0)[0] == ["1"]
 
 
-def test_what_the_cluster_says_wins_and_moves_the_work() -> None:
+def test_what_the_cluster_reports_wins_and_moves_the_work() -> None:
     oracle = cluster(zoned("1", CPU=1), zoned("2", CPU=1))
     x = Ask.of("x", {"CPU": 1})
     oracle.apply(AskRunning(x, "1"), AskRunning(x, "2"))

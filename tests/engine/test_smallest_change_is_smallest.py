@@ -11,14 +11,14 @@ from itertools import combinations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.edits import edited, edits_worth_a_try
-from oracle import Oracle
-from stead.asks import Ask
 from stead.engine import Engine, Settings
-from stead.engine.changes import Drop, Edit, FreeUp, Tolerate, Widen, _ChangeSearch
-from stead.engine.explain import refused_sets
+from stead.engine.explain.smallest_change import Drop, Edit, FreeUp, Tolerate, Widen, _ChangeSearch
 from stead.engine.facts import AskRunning, Fact, NodeJoined
-from strategies_for_tests import asks, clusters
+from stead.engine.verdicts import refused_sets
+from stead.language.asks import Ask
+from tests.engine.edits import edited, edits_worth_a_try
+from tests.oracle import Oracle
+from tests.strategies_for_tests import asks, clusters
 
 SOAK = 50 if os.environ.get("STEAD_SOAK") == "1" or os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 1
 EDITS_TRIED_MAX = 2
@@ -26,7 +26,7 @@ EDITS_TRIED_MAX = 2
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Oracle, list[Fact]]:
-    """Up to three nodes and some work on them, no more of it than they have devices for."""
+    """Up to three nodes and some work on them, no more than their devices can hold."""
     oracle, facts = Oracle(), list[Fact]()
     cluster = draw(clusters((1, 2, 3)))
     facts += map(NodeJoined, cluster)
@@ -41,7 +41,7 @@ def situations(draw: st.DrawFn) -> tuple[Oracle, list[Fact]]:
 
 
 def smaller_changes(ask: Ask, oracle: Oracle, size: int) -> list[tuple[Edit, ...]]:
-    """All sets of fewer than `size` edits, and of no more than are tried, that make the ask fit."""
+    """All sets of fewer than `size` edits (at most two) that make the ask fit."""
     universe = edits_worth_a_try(ask, oracle)
     found = []
     for count in range(min(size, EDITS_TRIED_MAX + 1)):
@@ -85,7 +85,7 @@ def test_looking_at_nodes_with_one_obstacle_first_finds_what_looking_at_all_find
 ) -> None:
     engine = Engine(Settings(patience=None, seed=0))
     engine.apply(*situation[1])
-    board = engine._board
+    board = engine._parts.board
     for index, demand in enumerate(board.shape_of(ask).demands):
         search = _ChangeSearch(board, ask, index, refused_sets(board, demand))
         assert search.run() == search._best_of(search._signatures())

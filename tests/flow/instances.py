@@ -1,6 +1,6 @@
-"""Small random batches, each made from one number.
+"""Small random batches, each made from a random seed.
 
-Rule: a kind and a seed are the whole instance: what fails once fails again, by the one command that the failure prints.
+Rule: a kind and a random seed determine the instance, so a failure can be repeated by the command that it prints.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from flow.literal import Batch
-from oracle import Oracle
-from stead.asks import Affinity, Ask, Choice, PolicyName, Preference
 from stead.engine import Settings
 from stead.engine.facts import AskRunning, AskSubmitted, ClockAdvanced, Fact, NodeDrained, NodeJoined
 from stead.engine.settings import Unscheduled
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import UNIT, Resources
-from strategies_for_tests import Maker
+from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import UNIT, Resources
+from tests.flow.literal import Batch
+from tests.oracle import Oracle
+from tests.strategies_for_tests import Maker
 
 SEED = "STEAD_FLOW_SEED"
 SOAK = os.environ.get("STEAD_SOAK") == "1" or os.environ.get("HYPOTHESIS_PROFILE") == "soak"
@@ -53,7 +53,7 @@ RESOURCES_OF = {
 
 @dataclass(frozen=True)
 class Instance:
-    """Nodes, what ran on them before, and asks that came at their moments."""
+    """Nodes, the work that ran on them before, and asks with their submission times."""
 
     kind: str
     seed: int
@@ -121,7 +121,7 @@ def _node(maker: Maker, id: str, resources: Sequence[str]) -> Node:
 
 
 def _running(maker: Maker, nodes: Sequence[Node]) -> tuple[tuple[Ask, str], ...]:
-    """Some nodes are partly used; on a few the cluster runs more than fits, or work that keeps others away."""
+    """Some nodes are partly used; on a few the cluster runs more than fits, or work with symmetric anti-affinity."""
     running: list[tuple[Ask, str]] = []
     for node in nodes:
         if not maker.rarely(2):
@@ -141,7 +141,7 @@ def _is(key: str, *values: str) -> Selector:
 
 
 def _ask(maker: Maker, kind: str, needs: Resources | None) -> Ask:
-    """One class of work: everything but its id, its priority and its policy."""
+    """One class of work: everything except id, priority and policy."""
     return Ask(
         "",
         tuple(_choice(maker, kind, needs) for _ in range(_choice_count(maker, kind))),
@@ -183,7 +183,7 @@ def _preference(maker: Maker) -> Preference:
 
 
 def seeds(count: int, count_in_soak: int, part: int) -> Iterator[int]:
-    """The seeds of a part; when one is named in the environment, that one alone."""
+    """The random seeds of a part, or only the one named in the environment."""
     named = os.environ.get(SEED)
     if named is not None:
         yield from (int(named),) if int(named) % PARTS == part else ()
@@ -193,7 +193,7 @@ def seeds(count: int, count_in_soak: int, part: int) -> Iterator[int]:
 
 @contextmanager
 def replayable(seed: int) -> Iterator[None]:
-    """Whatever fails in here says how to see it again."""
+    """A failure in this block says how to repeat it."""
     try:
         yield
     except BaseException as error:

@@ -1,7 +1,7 @@
-"""The flow policies written again, the long way: the seed's own graph, an assignment solved by CP-SAT, and the costs.
+"""The flow policies implemented again, naively: the literal flow graph, an assignment solved by CP-SAT, and the costs.
 
-Rule: nothing here comes from the engine but the types of facts. Hard rules are those of `oracle.py`; costs are computed
-one ask and one node at a time, in plain ints, as the contract words them.
+Rule: only the types of facts come from the engine. Hard rules are those of `oracle.py`; costs are computed
+one ask and one node at a time, in plain ints, as docs/flow.md defines them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
 from ortools.sat.python import cp_model
 
-from oracle import DEVICES, UNIT, Oracle
-from stead.asks import Ask, AskId, PolicyName
-from stead.node import NodeId
+from stead.language.asks import Ask, AskId, PolicyName
+from stead.language.nodes import NodeId
+from tests.oracle import DEVICES, UNIT, Oracle
 
 OFFSET_MIN = 1000
 STEP = 100
@@ -39,9 +39,9 @@ def clipped(number: int) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """Asks that are decided together on a cluster as the oracle knows it, and what it costs to put each somewhere.
+    """Asks that are decided together on the oracle's cluster, and the costs of placing them.
 
-    `waited` is how many seconds each has waited.
+    `waited` is how many seconds each has been pending.
     """
 
     oracle: Oracle
@@ -54,7 +54,7 @@ class Batch:
 
     @cached_property
     def ways(self) -> dict[AskId, list[Way]]:
-        """Where each ask may go, as the cluster stood before the batch."""
+        """Where each ask may go, given the cluster before the batch."""
         return {
             ask.id: [
                 (node, choice)
@@ -66,7 +66,7 @@ class Batch:
         }
 
     def room(self, ask: Ask, node: NodeId) -> int:
-        """How many asks like this one the node takes by its first choice; no more than there are in the batch."""
+        """How many asks like this one the node takes by the first choice, at most the size of the batch."""
         place, rooms = self.oracle.places[node], [len(self.asks)]
         for name, need in ask.choices[0].resources.items():
             if name not in DEVICES:
@@ -93,14 +93,14 @@ class Batch:
 
     @cached_property
     def greatest(self) -> dict[str, int]:
-        """The largest node, resource by resource."""
+        """The largest capacity of each resource."""
         return {name: max(self._total(node, name) for node in self.oracle.places) for name in self.resources}
 
     def _total(self, node: NodeId, name: str) -> int:
         return int(self.oracle.places[node].node.capacity.get(name))
 
     def fill(self, node: NodeId) -> int:
-        """How full the node is, and how unevenly."""
+        """How full and how uneven the node is."""
         used = []
         for name in self.resources:
             total = self._total(node, name)
@@ -112,7 +112,7 @@ class Batch:
         return tens((mean + (max(used) - min(used))) // 2)
 
     def left(self, node: NodeId) -> int:
-        """How much the node has left, measured by the largest one; of devices also where no ask wants any."""
+        """How much the node has left, relative to the largest; devices count even if no ask needs them."""
         every = self.oracle.places
         devices = {name for name in DEVICES if any(self._total(other, name) for other in every)}
         greatest = {name: max(self._total(other, name) for other in every) for name in {*self.resources, *devices}}
@@ -127,12 +127,12 @@ class Batch:
         return {node: self.offset + measure(node) for node in self.oracle.places}
 
     def rise(self, k: int) -> int:
-        """What the k-th new ask on a node costs for being the k-th."""
+        """The extra cost of the k-th new ask on a node."""
         return STEP * k if self.policy is PolicyName.FLOW else 0
 
     @cached_property
     def left_out(self) -> dict[AskId, int]:
-        """What it costs to leave each ask without a place."""
+        """The cost of leaving each ask out."""
         ranks = {priority: rank for rank, priority in enumerate(sorted({ask.priority for ask in self.asks}))}
         return {
             ask.id: LEFT_OUT + LEFT_OUT_STEP * self._urgency(ask) + PRIORITY_STEP * ranks[ask.priority]
@@ -148,7 +148,7 @@ class Batch:
         return 0
 
     def cost_of(self, placement: Mapping[AskId, NodeId | None]) -> int:
-        """What this placement of the whole batch costs; who is not in it has no place."""
+        """The cost of this placement of the batch; asks that are missing in it are left out."""
         total, taken = 0, Counter[NodeId]()
         for ask in self.asks:
             node = placement.get(ask.id)
@@ -159,12 +159,12 @@ class Batch:
             total += self.of_node[node] + self.rise(taken[node]) - self.weights[ask.id, node]
         return total
 
-    # The best there is
+    # The optimum
 
     def literal_optimum(self) -> int:
-        """By the seed's graph: ask -> class -> one node per unit of a machine -> machine -> sink, and a way out.
+        """By the literal graph: ask -> class -> one node per unit of a machine -> machine -> sink, or ask -> sink.
 
-        A unit takes any one ask, so it says the truth only where all asks need the same.
+        A unit takes any one ask, so this is exact only if all asks need the same.
         """
         graph, names = SimpleMinCostFlow(), dict[object, int]()
 
@@ -198,7 +198,7 @@ class Batch:
         return int(graph.optimal_cost())
 
     def true_optimum(self) -> int:
-        """By CP-SAT: any way for any ask, within what is free of every resource and on every device."""
+        """By CP-SAT: any placement within what is free of every resource and on every device."""
         model = cp_model.CpModel()
         goes = {(ask.id, way): model.new_bool_var("") for ask in self.asks for way in self.ways[ask.id]}
         cost: list[cp_model.LinearExprT] = []
@@ -211,7 +211,7 @@ class Batch:
         for node in self.oracle.places:
             here = [goes_there for (_, (where, _)), goes_there in goes.items() if where == node]
             if here and self.rise(1):
-                ranks = [model.new_bool_var("") for _ in here]  # of rising cost, so the first ones are taken
+                ranks = [model.new_bool_var("") for _ in here]  # costs rise, so the first ones are taken
                 model.add(sum(here) == sum(ranks))
                 cost += [self.rise(k) * taken for k, taken in enumerate(ranks, start=1)]
             for name in self.resources:
@@ -226,7 +226,7 @@ class Batch:
     def _stay_within(
         self, model: cp_model.CpModel, goes: Mapping[tuple[AskId, Way], cp_model.IntVar], node: NodeId, name: str
     ) -> None:
-        """No more of a resource is used on a node than is free there; of devices, device by device."""
+        """Use no more of a resource on a node than is free there, per device for devices."""
         needs = [
             (goes[ask.id, (node, choice)], ask.choices[choice].resources.get(name))
             for ask in self.asks

@@ -1,6 +1,6 @@
-"""What an engine made of a batch, and what must be so of every batch.
+"""The outcome of a batch, and what must be true for every batch.
 
-Rule: decisions are checked by the oracle, each against the cluster as it was at that moment, and only then told to it.
+Rule: decisions are checked by the oracle, each against the cluster at that time, and only then applied to it.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from behaviour import placements
-from flow.instances import Instance
-from oracle import Oracle
 from stead import solver
-from stead.asks import Ask, AskId, PolicyName
 from stead.engine import Engine, Settings
 from stead.engine.decisions import BatchDecided, Decision, Placed
 from stead.engine.facts import Fact, NodeJoined
 from stead.engine.settings import Unscheduled
-from stead.node import Node, NodeId
+from stead.language.asks import Ask, AskId, PolicyName
+from stead.language.nodes import Node, NodeId
+from tests.behaviour import placements
+from tests.flow.instances import Instance
+from tests.oracle import Oracle
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ def with_solver(settings: Settings) -> Engine:
 
 
 def decided(facts: Iterable[Fact], settings: Settings) -> Outcome:
-    """An engine that heard all of this and then decides, once."""
+    """An engine that applies all of this and then decides once."""
     engine = with_solver(settings)
     engine.apply(*facts)
     return Outcome(engine, engine.decide())
 
 
 def check(case: Instance, outcome: Outcome) -> Oracle:
-    """No rule is broken, nothing is overcommitted, nothing waits that fits. The cluster as it is then."""
+    """No rule is broken, nothing is overcommitted, nothing that fits is pending. Returns the cluster afterwards."""
     oracle = case.oracle()
     before = {node: oracle.free(node) for node in oracle.places}
     for decision in outcome.decisions:
@@ -73,7 +73,7 @@ def check(case: Instance, outcome: Outcome) -> Oracle:
 
 
 def check_nobody_has_the_place_of_the_more_important(case: Instance, oracle: Oracle) -> None:
-    """Who waits would not fit either if all work of lower priority in the batch were away."""
+    """Pending work would not fit even without the work of lower priority in the batch."""
     for waits in (ask for ask in case.asks if ask.id not in oracle.placed):
         lower = [ask.id for ask in case.asks if ask.priority < waits.priority and ask.id in oracle.placed]
         without = oracle.copy()
@@ -83,7 +83,7 @@ def check_nobody_has_the_place_of_the_more_important(case: Instance, oracle: Ora
         assert not fits, f"{waits.id} of priority {waits.priority} waits, but {lower} of lower priority have {fits}"
 
 
-# Words of the sentences
+# Shared by the tests
 
 
 def flow_cluster(*nodes: Node, **settings: Any) -> Engine:

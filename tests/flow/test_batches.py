@@ -1,6 +1,6 @@
-"""Work with a flow policy is decided together: what a batch does, sentence by sentence.
+"""Work with a flow policy is decided together: what a batch does, one behaviour per test.
 
-Rule: every number in here follows from the contract (docs/flow.md) by hand; none was read off the engine.
+Rule: every number here was computed by hand from docs/flow.md, none by the engine.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from behaviour import ask, fill, free_of, node, on, place, placements, run, submit, taint, tell, told, tolerates
-from flow.outcomes import batch_of, flow_cluster, waiting_ask
-from stead.asks import Ask, Choice, PolicyName, Preference
 from stead.codec import dumps, loads
 from stead.engine import Engine, Settings
 from stead.engine.decisions import BatchDecided, Decision, Placed, Refused
@@ -26,9 +23,26 @@ from stead.engine.facts import (
     NodeTainted,
 )
 from stead.errors import Invalid
-from stead.labelling import Selector
-from stead.resources import NOTHING, Resources
-from stead.taints import Effect
+from stead.language.asks import Ask, Choice, PolicyName, Preference
+from stead.language.labels import Selector
+from stead.language.resources import NOTHING, Resources
+from stead.language.taints import Effect
+from tests.behaviour import (
+    ask,
+    decide_after,
+    fill,
+    free_of,
+    node,
+    on,
+    place,
+    placements,
+    reported,
+    run,
+    submit,
+    taint,
+    tolerates,
+)
+from tests.flow.outcomes import batch_of, flow_cluster, waiting_ask
 
 LEFT_OUT = 100_000_000
 PREFER_NOT = Effect.PREFER_NO_SCHEDULE
@@ -181,15 +195,15 @@ class TestWhoGoesWhere:
         ],
         ids=["draining", "other label", "no label", "no-schedule", "no-execute", "too small"],
     )
-    def test_a_node_that_a_rule_refuses_gets_nothing_and_the_reason_is_told(
+    def test_a_node_that_a_rule_refuses_gets_nothing_and_the_reason_is_reported(
         self, policy: str, closed: Any, code: str
     ) -> None:
         engine = flow_cluster(closed, node("open", 2, labels={"zone": "a"}))
         decisions = submit(engine, *flows(4, policy=policy, selector=on("zone", "a")))
         assert sorted(placements(decisions).values()) == ["open", "open"]
-        assert set(told(decisions)) == set(engine.waiting)
+        assert set(reported(decisions)) == set(engine.waiting)
         assert len(engine.waiting) == 2
-        assert all(code in codes and "short-now" in codes for codes in told(decisions).values())
+        assert all(code in codes and "short-now" in codes for codes in reported(decisions).values())
 
     def test_rules_that_change_between_batches_hold_for_the_next(self) -> None:
         engine = flow_cluster(node("a", 8), node("b", 8))
@@ -230,7 +244,7 @@ class TestWhoGoesWhere:
         decisions = submit(engine, *flows(3, policy=policy))
         assert placements(decisions) == {}
         assert set(engine.waiting) == {"w0", "w1", "w2"}
-        assert len(placements(tell(engine, NodeJoined(node("late", 2))))) == 2
+        assert len(placements(decide_after(engine, NodeJoined(node("late", 2))))) == 2
 
 
 class TestChoices:
@@ -270,7 +284,7 @@ class TestChoices:
 
 
 class TestWhoWaits:
-    """One place, and two that want it: what leaving one out costs decides, before what the place costs."""
+    """Two asks for one place: the cost of leaving one out counts before the cost of the place."""
 
     def test_uniform_leaves_out_whom_the_place_suits_less(self) -> None:
         engine = flow_cluster(node("a", 1), unscheduled="uniform")
@@ -306,7 +320,7 @@ class TestWhoWaits:
             costs[unscheduled] = batch_of(engine.decide()).cost
         assert costs == {"uniform": 100_000_000, "size": 350_000_000, "age": 112_000_000}
 
-    def test_nobody_counts_as_older_than_a_thousand_seconds(self) -> None:
+    def test_no_work_counts_as_older_than_a_thousand_seconds(self) -> None:
         engine = flow_cluster(node("a", 1), unscheduled="age", patience=None)
         fill(engine, "a", 1)
         engine.apply(AskSubmitted(flow("w")), ClockAdvanced(1e9))
@@ -319,21 +333,21 @@ class TestWhoWaits:
         assert placements(engine.decide()) == {"first": "a"}
         assert engine.waiting == ("second", "third")
 
-    def test_who_waits_is_told_once_and_decided_again_only_after_a_change(self) -> None:
+    def test_pending_work_is_reported_once_and_decided_again_only_after_a_change(self) -> None:
         engine = flow_cluster(node("a", 1))
         decisions = submit(engine, *flows(2))
-        assert list(told(decisions)) == list(engine.waiting)
+        assert list(reported(decisions)) == list(engine.waiting)
         assert engine.decide() == []
         (placed,) = placements(decisions)
-        assert list(placements(tell(engine, AskEnded(placed)))) == [id for id in ("w0", "w1") if id != placed]
+        assert list(placements(decide_after(engine, AskEnded(placed)))) == [id for id in ("w0", "w1") if id != placed]
 
     def test_a_waiting_ask_is_refused_at_its_deadline(self) -> None:
         engine = flow_cluster(node("a", 1))
         fill(engine, "a", 1)
         submit(engine, flow("w", deadline=5.0))
-        assert [each.id for each in tell(engine, ClockAdvanced(5)) if isinstance(each, Refused)] == ["w"]
+        assert [each.id for each in decide_after(engine, ClockAdvanced(5)) if isinstance(each, Refused)] == ["w"]
 
-    def test_an_ask_that_insists_on_a_dead_node_is_refused_and_the_others_are_placed(self) -> None:
+    def test_an_ask_that_requires_a_dead_node_is_refused_and_the_others_are_placed(self) -> None:
         engine = flow_cluster(node("a", 1))
         decisions = submit(engine, flow("lost", selector=on("node_id", "gone")), flow("w"))
         assert [each.id for each in decisions if isinstance(each, Refused)] == ["lost"]
@@ -342,7 +356,7 @@ class TestWhoWaits:
 
 class TestPriorities:
     @pytest.mark.parametrize("policy", IN_BATCHES)
-    def test_the_higher_priority_has_the_place_whatever_it_suits_and_whoever_came_first(self, policy: str) -> None:
+    def test_the_higher_priority_gets_the_place_whatever_it_prefers_and_whenever_it_came(self, policy: str) -> None:
         engine = flow_cluster(node("a", 1))
         low = flow("low", policy=policy, prefers=liking(on("node_id", "a")))
         assert place(engine, low, flow("high", policy=policy, priority=1)) == [None, "a"]
@@ -355,7 +369,7 @@ class TestPriorities:
         assert places == [None] * count + ["a"]
 
     @pytest.mark.parametrize("policy", IN_BATCHES)
-    def test_one_that_fits_nowhere_keeps_nobody_of_lower_priority_out(self, policy: str) -> None:
+    def test_work_that_fits_nowhere_does_not_block_lower_priorities(self, policy: str) -> None:
         engine = flow_cluster(node("a", 4))
         never = flow("never", 1, policy=policy, priority=5, selector=on("zone", "nowhere"))
         large = flow("large", 8, policy=policy, priority=5)
@@ -390,7 +404,7 @@ class TestBatchesOverTime:
     def test_what_lost_its_place_is_in_the_next_batch(self) -> None:
         engine = flow_cluster(node("a", 4), node("b", 4))
         submit(engine, *flows(4))
-        decisions = tell(engine, NodeLeft("a"), AskSubmitted(flow("new")))
+        decisions = decide_after(engine, NodeLeft("a"), AskSubmitted(flow("new")))
         assert batch_of(decisions).asks == 3
         assert set(engine.placed.values()) == {"b"}
         assert len(engine.waiting) == 1
@@ -427,7 +441,7 @@ class TestBatchesOverTime:
         assert sum(placed for _, placed in sizes.values()) == len(engine.placed) == 8
         assert free_of(engine) == {"a": 0, "b": 0}
 
-    def test_a_limit_bounds_what_one_call_places_and_the_next_goes_on(self) -> None:
+    def test_a_limit_bounds_what_one_call_places_and_the_next_call_continues(self) -> None:
         engine = flow_cluster(node("a", 4), node("b", 4))
         engine.apply(*map(AskSubmitted, flows(5)))
         counts = [len(placements(engine.decide(limit=2))) for _ in range(4)]
@@ -448,11 +462,11 @@ class TestBatchesOverTime:
         engine = flow_cluster(node("held", 4), node("open", 2), patience=10.0)
         fill(engine, "held", 3, "filler")
         submit(engine, flow("big", 4))
-        tell(engine, ClockAdvanced(11))
+        decide_after(engine, ClockAdvanced(11))
         decisions = submit(engine, *flows(3))
         assert sorted(placements(decisions).values()) == ["open", "open"]
-        assert {"reserved"} <= {code for codes in told(decisions).values() for code in codes}
-        assert placements(tell(engine, AskEnded("filler")))["big"] == "held"
+        assert {"reserved"} <= {code for codes in reported(decisions).values() for code in codes}
+        assert placements(decide_after(engine, AskEnded("filler")))["big"] == "held"
 
     @pytest.mark.parametrize("policy", IN_BATCHES)
     def test_a_fork_decides_what_the_original_decides(self, policy: str) -> None:
@@ -464,7 +478,7 @@ class TestBatchesOverTime:
         submit(other, *flows(2, name="z", policy=policy))
         assert repr(twin.decide()) == repr(engine.decide())
         assert twin.placed == engine.placed
-        assert repr(tell(twin, NodeLeft("a"))) == repr(tell(engine, NodeLeft("a")))
+        assert repr(decide_after(twin, NodeLeft("a"))) == repr(decide_after(engine, NodeLeft("a")))
 
     def test_a_question_about_flow_work_leaves_no_trace(self) -> None:
         engine, twin = (flow_cluster(node("a", 2), node("b", 1)) for _ in range(2))
@@ -476,11 +490,11 @@ class TestBatchesOverTime:
 
 
 class TestTheSolver:
-    def test_an_engine_without_one_refuses_flow_work_in_one_sentence_and_goes_on(self) -> None:
+    def test_an_engine_without_one_refuses_flow_work_in_one_sentence_and_continues(self) -> None:
         engine = Engine(Settings())
         engine.apply(NodeJoined(node("a", 2)))
         with pytest.raises(Invalid, match="flow") as refused:
-            tell(engine, AskSubmitted(flow("w")))
+            decide_after(engine, AskSubmitted(flow("w")))
         assert "\n" not in str(refused.value)
         assert placements(submit(engine, ask("plain", 1))) == {"plain": "a"}
         assert "w" not in engine.waiting
@@ -494,6 +508,6 @@ class TestTheSolver:
         settings = flow_cluster(unscheduled="age").settings
         assert loads(dumps(settings), Settings) == settings
 
-    def test_an_empty_need_is_no_need(self) -> None:
+    def test_an_amount_of_zero_is_not_a_need(self) -> None:
         engine = flow_cluster(node("a", 1))
         assert place(engine, Ask("w", (Choice(NOTHING),), policy=PolicyName.FLOW)) == ["a"]

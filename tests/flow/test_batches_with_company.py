@@ -1,7 +1,6 @@
-"""Groups in a batch, work that looks at other work beside one, and batches in a journal.
+"""Groups in a batch, work with affinities beside a batch, and batches in a journal.
 
-Rule: a group is placed whole or not at all, in a batch as ever; what the graph cannot say is decided after it, and
-holds.
+Rule: in a batch, too, a group is placed whole or not at all. What the graph cannot express is decided after the batch.
 """
 
 from __future__ import annotations
@@ -12,29 +11,6 @@ from typing import Any
 
 import pytest
 
-from behaviour import (
-    all_of,
-    apart,
-    apart_from_app,
-    ask,
-    fill,
-    free_of,
-    group,
-    near,
-    near_app,
-    node,
-    on,
-    place,
-    placements,
-    run,
-    submit,
-    taint,
-    tell,
-    told,
-)
-from behaviour.test_engine_is_deterministic import in_another_process
-from flow.outcomes import batch_of, flow_cluster, with_solver
-from stead.asks import Ask, Group, PolicyName, Preference, Spread, Strategy
 from stead.codec import dumps
 from stead.engine import Engine, Settings
 from stead.engine.decisions import BatchDecided, Decision, GroupPlaced
@@ -52,6 +28,29 @@ from stead.engine.facts import (
 from stead.engine.settings import Unscheduled
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, replay
+from stead.language.asks import Ask, Group, PolicyName, Preference, Spread, Strategy
+from tests.behaviour import (
+    all_of,
+    apart,
+    apart_from_app,
+    ask,
+    decide_after,
+    fill,
+    free_of,
+    group,
+    near,
+    near_app,
+    node,
+    on,
+    place,
+    placements,
+    reported,
+    run,
+    submit,
+    taint,
+)
+from tests.behaviour.test_engine_is_deterministic import in_another_process
+from tests.flow.outcomes import batch_of, flow_cluster, with_solver
 
 IN_BATCHES = [policy for policy in PolicyName if policy.in_batches]
 
@@ -82,7 +81,7 @@ class TestGroups:
         decisions = submit(engine, gang("g", 5, policy=policy), *(flow(f"w{n}", policy=policy) for n in range(4)))
         assert set(placements(decisions)) == {"w0", "w1", "w2", "w3"}
         assert engine.waiting == ("g",)
-        assert "g" in told(decisions)
+        assert "g" in reported(decisions)
         assert free_of(engine) == {"a": 0, "b": 0}
 
     def test_members_count_in_the_batch_and_those_left_out_in_its_cost(self, policy: str) -> None:
@@ -112,7 +111,7 @@ class TestGroups:
         engine = flow_cluster(node("a", 2))
         fill(engine, "a", 1, "filler")
         submit(engine, gang("g", 2, policy=policy))
-        assert groups_placed(tell(engine, AskEnded("filler"))) == ["g"]
+        assert groups_placed(decide_after(engine, AskEnded("filler"))) == ["g"]
 
     def test_a_group_of_higher_priority_comes_before_single_asks(self, policy: str) -> None:
         engine = flow_cluster(node("a", 2), node("b", 1))
@@ -163,14 +162,14 @@ class TestGroups:
         engine = flow_cluster(node("a", 2), node("b", 2))
         submit(engine, gang("g", 2, policy=policy))
         before = dict(engine.placed)
-        decisions = tell(engine, AskLost("g.0"))
+        decisions = decide_after(engine, AskLost("g.0"))
         assert set(placements(decisions)) == {"g.0"}
         assert engine.placed["g.1"] == before["g.1"]
 
     def test_a_group_that_ends_gives_everything_back(self, policy: str) -> None:
         engine = flow_cluster(node("a", 2), node("b", 2))
         submit(engine, gang("g", 4, policy=policy), flow("w", policy=policy))
-        assert placements(tell(engine, GroupEnded("g"))) == {"w": engine.placed["w"]}
+        assert placements(decide_after(engine, GroupEnded("g"))) == {"w": engine.placed["w"]}
         assert sum(free_of(engine).values()) == 3
 
 
@@ -267,7 +266,7 @@ def written(path: Path, settings: Settings) -> list[list[Decision]]:
     engine, decided = with_solver(settings), list[list[Decision]]()
     with Journal.open(path, settings) as journal:
         for facts in steps():
-            decided.append(tell(engine, *facts))
+            decided.append(decide_after(engine, *facts))
             journal.append(facts, decided[-1])
     return decided
 
@@ -285,7 +284,7 @@ class TestJournal:
         path = tmp_path / "run.journal"
         engine = with_solver(Settings())
         facts: list[Fact] = [NodeJoined(node("a", 1)), AskSubmitted(flow("w"))]
-        batches = [each for each in tell(engine, *facts) if not isinstance(each, BatchDecided)]
+        batches = [each for each in decide_after(engine, *facts) if not isinstance(each, BatchDecided)]
         with Journal.open(path, Settings()) as journal:
             journal.append(facts, batches)
         with Journal.reading(path) as journal, pytest.raises(Diverged):
@@ -293,13 +292,14 @@ class TestJournal:
 
 
 def told_again() -> str:
-    """What an engine decides over all the steps, as JSON."""
+    """What an engine decides in all the steps, as JSON."""
     engine = with_solver(Settings())
-    return "\n".join(str(dumps(tell(engine, *facts))) for facts in steps())
+    return "\n".join(str(dumps(decide_after(engine, *facts))) for facts in steps())
 
 
-def test_batches_are_the_same_whatever_the_hash_seed() -> None:
-    code = "from flow.test_batches_with_company import told_again; print(told_again())"
+@pytest.mark.long
+def test_batches_are_the_same_for_every_hash_seed() -> None:
+    code = "from tests.flow.test_batches_with_company import told_again; print(told_again())"
     first, second = (in_another_process(code, seed) for seed in (0, 12345))
     assert b"BatchDecided" in first
     assert first == second
@@ -309,5 +309,5 @@ def test_a_group_of_flow_work_is_refused_without_a_solver() -> None:
     engine = Engine(Settings())
     engine.apply(NodeJoined(node("a", 4)))
     with pytest.raises(Invalid, match="flow"):
-        tell(engine, GroupSubmitted(gang("g", 2)))
+        decide_after(engine, GroupSubmitted(gang("g", 2)))
     assert placements(submit(engine, ask("plain", 1))) == {"plain": "a"}

@@ -1,16 +1,16 @@
-"""A batch costs what the best placement of it costs, where flow is exact; elsewhere it says how far it may be off.
+"""Where flow is exact, a batch has the optimal cost; elsewhere it reports how far it may be off.
 
-Rule: the engine is held against two independent solutions (literal.py), of small random instances that are made from
-their seeds (instances.py). 500 of them where flow is exact, 10,000 with STEAD_SOAK=1; CP-SAT solves all of them.
+Rule: the engine is compared with two independent solutions (literal.py) on small random instances (instances.py): 500
+where flow is exact, 10,000 with STEAD_SOAK=1. CP-SAT solves all of them.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from flow.instances import OTHERS, PARTS, Instance, instance, replayable, seeds
-from flow.outcomes import Outcome, check, check_nobody_has_the_place_of_the_more_important, decided
-from stead.asks import PolicyName
+from stead.language.asks import PolicyName
+from tests.flow.instances import OTHERS, PARTS, Instance, instance, replayable, seeds
+from tests.flow.outcomes import Outcome, check, check_nobody_has_the_place_of_the_more_important, decided
 
 EXACT_COUNT, EXACT_SOAK = 500, 10_000
 OTHER_COUNT, OTHER_SOAK = 100, 2_000

@@ -1,7 +1,7 @@
-"""Whatever happens, flow keeps to the rules: random facts to an engine and the oracle, with all new work in batches.
+"""Flow always respects the rules: random facts to an engine and the oracle, with all new work in batches.
 
-Rule: the same machine as tests/engine/test_engine_equals_oracle.py, with the same checks but two: a batch may overtake,
-and which of the allowed nodes it takes is the cost's business (test_flow_is_optimal.py).
+Rule: the same machine as tests/engine/test_engine_equals_oracle.py, with the same checks except two: a batch may
+overtake, and may take any allowed node (test_flow_is_optimal.py checks the costs).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from zlib import crc32
 
 from hypothesis import HealthCheck, settings
 
-from engine.mirror import Mirror
-from engine.test_engine_equals_oracle import EngineEqualsOracle
-from flow.instances import SOAK
-from flow.outcomes import with_solver
-from oracle import Oracle
-from stead.asks import Ask, Group, PolicyName
 from stead.engine import Settings
 from stead.engine.decisions import BatchDecided, Decision, GroupPlaced, Placed
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted
+from stead.language.asks import Ask, Group, PolicyName
+from tests.engine.mirror import Mirror
+from tests.engine.test_engine_equals_oracle import EngineEqualsOracle
+from tests.flow.instances import SOAK
+from tests.flow.outcomes import with_solver
+from tests.oracle import Oracle
 
 IN_BATCHES = [policy for policy in PolicyName if policy.in_batches]
 CHOSEN = (*IN_BATCHES, PolicyName.FLOW, None)
@@ -39,7 +39,7 @@ def in_batches_all(group: Group) -> Group:
 
 
 class FlowMirror(Mirror):
-    """Decisions of batches are checked for what they may not do, and sizes for what was really placed."""
+    """Checks that decisions of batches break no rule, and that their counts equal what was placed."""
 
     def fork(self) -> Mirror:
         other = super().fork()
@@ -71,7 +71,7 @@ class FlowMirror(Mirror):
         assert id in line, f"{id} was not in line"
 
     def fits(self, id: str) -> bool:
-        """A group may have been tried beside a batch that then left it room; asks that fit never wait."""
+        """A group may have been tried beside a batch that then left it room; asks that fit are never pending."""
         oracle = self.oracle
         if id in oracle.groups:
             return super().fits(id)
@@ -85,7 +85,7 @@ class FlowKeepsToTheRules(EngineEqualsOracle):
         self.mirror = FlowMirror(with_solver(Settings(patience=None, seed=0)), Oracle())
         self.twin = with_solver(Settings(patience=None, seed=0))
 
-    def tell(self, *facts: Fact) -> None:
+    def advance(self, *facts: Fact) -> None:
         def changed(fact: Fact) -> Fact:
             match fact:
                 case AskSubmitted(ask):
@@ -94,7 +94,7 @@ class FlowKeepsToTheRules(EngineEqualsOracle):
                     return GroupSubmitted(in_batches_all(group))
             return fact
 
-        super().tell(*map(changed, facts))
+        super().advance(*map(changed, facts))
 
 
 FlowKeepsToTheRules.TestCase.settings = settings(

@@ -1,7 +1,7 @@
-"""The fragmentation cost: what an ask takes from the work that usually comes.
+"""The fragmentation cost: what an ask takes from typical work.
 
-Rule: beside the sentences stands a naive rewrite of the definition, in fractions and loops; on random nodes, mixes and
-asks the engine's columns must say the same.
+Rule: there is also a naive implementation of the definition, in fractions and loops; on random nodes, mixes and asks
+the engine's columns must equal it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stead.asks import Ask
-from stead.engine import fragmentation
 from stead.engine.amounts import Amounts
+from stead.engine.batch import fragmentation
+from stead.engine.batch.fragmentation import KINDS_MAX, LEFT_MAX, OFFSET, LeastFragmenting, Mix, costs
 from stead.engine.fleet import Fleet
-from stead.engine.fragmentation import KINDS_MAX, LEFT_MAX, OFFSET, LeastFragmenting, Mix, costs
 from stead.engine.policies import FullestFirst
 from stead.engine.shapes import Demand, Shape
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import DEVICES, UNIT, Resources
+from stead.language.asks import Ask
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import DEVICES, UNIT, Resources
 
 SOAK = 50 if os.environ.get("STEAD_SOAK") == "1" else 1
 
@@ -54,7 +54,7 @@ def mix_of(*kinds: Demand) -> Mix:
 
 
 def changes(fleet: Fleet, mix: Mix, ask: Demand) -> list[int]:
-    """What the ask costs on every node, over the cost of no change."""
+    """The ask's cost on every node, relative to the cost of no change."""
     found: list[int] = (costs(fleet, mix, ask, np.arange(fleet.extent)) - OFFSET).tolist()
     return found
 
@@ -106,7 +106,7 @@ class TestWhatAnAskCosts:
         fleet, mix = fleet_of({device: 1}), mix_of(demand(ANYWHERE, **{device: 1.0}))
         assert changes(fleet, mix, demand(ANYWHERE, **{device: 0.3})) == [700]
 
-    def test_work_on_one_kind_of_device_says_nothing_about_another(self) -> None:
+    def test_work_on_one_kind_of_device_does_not_affect_another(self) -> None:
         fleet, mix = fleet_of({"GPU": 1, "TPU": 1}), mix_of(demand(GPU=1), demand(TPU=0.5))
         assert changes(fleet, mix, demand(TPU=0.5)) == [0]
 
@@ -165,7 +165,7 @@ class TestTheMix:
         assert changes(fleet, mix, demand(GPU=0.5)) == [-500]
         assert changes(other, twin, demand(GPU=0.5)) == [500]
 
-    def test_more_ways_for_a_row_to_stand_than_are_kept_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_more_stands_than_the_cache_holds_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kinds = [demand(GPU=1, CPU=cpu) for cpu in range(1, 9)]
         fleet, mix = fleet_of(*({"GPU": 2.0, "CPU": cpu} for cpu in range(1, 9))), mix_of(*kinds)
         expected = changes(fleet, mix, kinds[0])
@@ -174,7 +174,7 @@ class TestTheMix:
 
 
 class TestKeptCosts:
-    """What is kept between rounds is what would be computed anew."""
+    """Cached costs equal recomputed ones."""
 
     def everywhere(self, fleet: Fleet, prices: LeastFragmenting, ask: Demand) -> list[int]:
         found: list[int] = (prices.column(fleet, ask, np.ones(fleet.extent, np.bool_)) - OFFSET).tolist()
@@ -215,7 +215,7 @@ class TestKeptCosts:
         assert self.everywhere(fleet, prices, ask) == [-500, 500, 500, 500]
         assert priced == [[0, 1, 2], [1], [3]]
 
-    def test_labels_that_change_for_ever_are_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_labels_that_keep_changing_are_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fragmentation, "MOVED_MAX", 3)
         fleet, prices = fleet_of({"GPU": 1}, models=("A10",)), LeastFragmenting(mix_of(demand(T4, GPU=1)))
         for turn in range(600):
@@ -240,14 +240,13 @@ class TestKeptCosts:
         prices.column(fleet, demand(GPU=0.5), np.array([True, False]))
         assert self.everywhere(fleet, prices, demand(GPU=0.5)) == [500, 500]
 
-    def test_they_can_be_forgotten_when_the_list_of_changes_begins_anew(self) -> None:
+    def test_they_are_computed_again_when_the_log_of_changes_was_cut(self) -> None:
         fleet, prices = fleet_of({"GPU": 1}), LeastFragmenting(mix_of(demand(GPU=1)))
         ask = demand(GPU=0.5)
         fleet.take(0, ask.needs)
         assert self.everywhere(fleet, prices, ask) == [-500]
-        fleet.touched.clear()
-        prices.forget()
         fleet.give(0, ask.needs, (((0, UNIT // 2),),))
+        fleet.touched.keep_at_most(0)
         assert self.everywhere(fleet, prices, ask) == [500]
 
     def test_a_fork_keeps_its_own(self) -> None:
@@ -259,17 +258,17 @@ class TestKeptCosts:
         assert self.everywhere(other, twin, ask) == [-500]
         assert self.everywhere(fleet, prices, ask) == [500]
 
-    def test_no_more_of_them_are_kept_than_there_is_room_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_number_of_cached_costs_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fragmentation, "CELLS_MAX", 4)
         fleet, prices = fleet_of({"GPU": 1}, {"GPU": 1}), LeastFragmenting(mix_of(demand(GPU=1)))
         asks = [demand(GPU=share / 10) for share in range(1, 10)]
         for _ in range(2):
             for index, ask in enumerate(asks, start=1):
                 assert self.everywhere(fleet, prices, ask) == [1000 - 100 * index] * 2
-        assert len(prices._kept) <= 3
+        assert len(prices._cached) <= 3
 
 
-# -- the definition, rewritten in the plainest way
+# -- the definition, implemented naively
 
 
 @dataclass
@@ -301,7 +300,7 @@ class PlainNode:
                 shares[shares.index(least)] -= min(need, UNIT)
 
     def lost(self, kind: Demand, device: str) -> int:
-        """The free units of a device that are of no use to the kind."""
+        """The free units of devices that the kind cannot use."""
         shares = self.devices.get(device, [])
         need = min(dict(kind.needs)[device], UNIT)
         return sum(share for share in shares if not self.fits(kind) or share < need)
@@ -328,7 +327,7 @@ capacities = st.fixed_dictionaries(
     kinds=st.lists(st.tuples(demands, st.integers(1, 9)), max_size=6),
     asks=st.lists(st.tuples(demands, st.integers(0, 3)), min_size=1, max_size=8),
 )
-def test_columns_say_what_the_definition_says(
+def test_columns_equal_the_definition(
     nodes: list[tuple[dict[str, float], str]], kinds: list[tuple[Demand, int]], asks: list[tuple[Demand, int]]
 ) -> None:
     fleet = fleet_of(*(capacity for capacity, _ in nodes), models=tuple(model for _, model in nodes))

@@ -1,6 +1,6 @@
-"""Random groups beside random single asks: whole or not at all, never overcommitted, and none waits that fits.
+"""Random groups beside random single asks: whole or not at all, never overcommitted, and none that fits is pending.
 
-Rule: all asks of an instance need the same, so whether a group fits is plain counting (see `fits`).
+Rule: all asks of an instance need the same, so counting is enough to tell whether a group fits (see `fits`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from random import Random
 
 import pytest
 
-from behaviour import ask, group, node, on, taint
-from flow.instances import PARTS, replayable, seeds
-from flow.literal import Batch
-from flow.outcomes import Outcome, decided
-from oracle import Oracle
-from stead.asks import Ask, Group, PolicyName
 from stead.engine import Settings
 from stead.engine.decisions import GroupPlaced, Placed
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined
+from stead.language.asks import Ask, Group, PolicyName
+from tests.behaviour import ask, group, node, on, taint
+from tests.flow.instances import PARTS, replayable, seeds
+from tests.flow.literal import Batch
+from tests.flow.outcomes import Outcome, decided
+from tests.oracle import Oracle
 
 COUNT, COUNT_IN_SOAK = 100, 4_000
 POLICIES = (PolicyName.FLOW, PolicyName.FLOW_PACK)
@@ -47,7 +47,7 @@ def story(seed: int, priorities: int) -> tuple[list[Fact], list[Ask], list[Group
 
 
 def check(facts: list[Fact], groups: list[Group], outcome: Outcome) -> Oracle:
-    """Every decision holds, one after the other; a group has all of its members placed at once, or none."""
+    """Every decision is valid when it is made; a group has all members placed, or none."""
     oracle = Oracle()
     oracle.apply(*facts)
     for decision in outcome.decisions:
@@ -67,7 +67,7 @@ def check(facts: list[Fact], groups: list[Group], outcome: Outcome) -> Oracle:
 
 
 def fits(oracle: Oracle, members: tuple[Ask, ...]) -> bool:
-    """Whether members that all may go to the same nodes, and need one CPU each, have room together."""
+    """Whether members that may all go to the same nodes, and need one CPU each, fit together."""
     return sum(oracle.places[id].free("CPU") // 10_000 for id in oracle.verdict(members[0], 0)[0]) >= len(members)
 
 
@@ -100,7 +100,7 @@ def test_no_group_waits_for_room_that_work_of_lower_priority_has(part: int) -> N
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_a_batch_with_groups_says_it_costs_is_what_it_costs(part: int) -> None:
+def test_a_batch_with_groups_reports_its_true_cost(part: int) -> None:
     for seed in seeds(COUNT, COUNT_IN_SOAK, part):
         with replayable(seed):
             facts, singles, groups, policy = story(seed, 1)

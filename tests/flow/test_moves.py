@@ -1,4 +1,4 @@
-"""Running work that would lie better elsewhere: proposed always, moved only where a cluster may."""
+"""Running work that would cost less elsewhere: always proposed, moved only if the cluster can move work."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from behaviour import all_of, ask, near, near_app, node, on, tolerates
-from flow.outcomes import with_solver
-from stead.asks import Ask, Group, PolicyName
 from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, GroupPlaced, Moved, Placed
 from stead.engine.facts import (
@@ -22,7 +19,10 @@ from stead.engine.facts import (
     NodeJoined,
     NodeTainted,
 )
-from stead.taints import Effect, Taint
+from stead.language.asks import Ask, Group, PolicyName
+from stead.language.taints import Effect, Taint
+from tests.behaviour import all_of, ask, near, near_app, node, on, tolerates
+from tests.flow.outcomes import with_solver
 
 PACK, SPREAD, FGD = PolicyName.FLOW_PACK, PolicyName.FLOW, PolicyName.FLOW_FGD
 
@@ -67,7 +67,7 @@ class TestProposals:
         assert len(targets) == 2
         assert len(set(targets)) == 2  # two of three CPUs fill a node of eight
 
-    def test_at_most_so_many_as_asked_for(self) -> None:
+    def test_at_most_the_requested_number(self) -> None:
         engine = running(*(runs(f"w{n}", f"n{n}", 1) for n in range(6)), cpus=(8,) * 6)
         assert len(engine.moves(PACK, 2)) == 2
         assert len(engine.moves(PACK)) == 5

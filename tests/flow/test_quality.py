@@ -1,6 +1,6 @@
-"""Flow beside one at a time, on the same batch and measured by the same costs.
+"""Flow compared with placing one at a time, on the same batch and with the same costs.
 
-Rule: both are priced by literal.py; the numbers are asserted, so that a loss of quality shows.
+Rule: literal.py prices both; the numbers are asserted, so a loss of quality fails a test.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from random import Random
 
 import pytest
 
-from behaviour import ask, node, on
-from flow.instances import replayable
-from flow.literal import Batch
-from flow.outcomes import with_solver
-from oracle import Oracle
-from stead.asks import Ask, PolicyName, Preference
 from stead.engine import Settings
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, NodeJoined
-from stead.node import Node
+from stead.language.asks import Ask, PolicyName, Preference
+from stead.language.nodes import Node
+from tests.behaviour import ask, node, on
+from tests.flow.instances import replayable
+from tests.flow.literal import Batch
+from tests.flow.outcomes import with_solver
+from tests.oracle import Oracle
 
 ONE_AT_A_TIME = ("hybrid", "pack", "spread")
 SEEDS = range(20)
@@ -27,7 +27,7 @@ SEEDS = range(20)
 
 @dataclass(frozen=True)
 class Quality:
-    """What came of a batch: how many have no place, which weight is satisfied, and how far the loads lie apart."""
+    """The quality of a batch: how many asks are left out, which weight is satisfied, and how uneven the loads are."""
 
     unplaced: int
     weight: int
@@ -52,7 +52,7 @@ def quality(nodes: list[Node], asks: list[Ask], policy: str, running: list[tuple
 
 
 def mid_size(seed: int, sizes: tuple[float, ...]) -> tuple[list[Node], list[Ask], list[tuple[Ask, str]]]:
-    """40 nodes in 4 zones, some used before; about as many asks as they hold, whose zones and likes overlap."""
+    """40 nodes in 4 zones, some used before; about as many asks as they hold, whose zones and preferences overlap."""
     random = Random(seed)
     nodes = [node(f"n{n}", 8, labels={"zone": "abcd"[n % 4], "rack": f"r{n % 5}"}) for n in range(40)]
     running = [(ask(f"ran{n}", random.randrange(1, 6)), f"n{n}") for n in range(0, 40, 3)]
@@ -95,6 +95,6 @@ def test_one_at_a_time_leaves_hundreds_of_a_thousand_nested_asks_out_and_flow_no
     nodes = [node(f"n{n}", 5, labels={"tier": str(n * 4 // 200)}) for n in range(200)]
     asks = [
         ask(f"w{n}", 1, selector=on("tier", *map(str, range(4 - n * 4 // 1000)))) for n in range(1000)
-    ]  # those that come last are the most particular
+    ]  # the last ones have the fewest options
     assert quality(nodes, asks, policy).unplaced == left_out
     assert quality(nodes, asks, "flow").unplaced == 0

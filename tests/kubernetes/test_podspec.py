@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from upstream import NAMESPACES, cluster, named, pending, pod
 
-from stead.asks import Affinity, Preference, Spread
 from stead.engine.decisions import Placed, Waiting
 from stead.engine.facts import AskSubmitted
 from stead.errors import Invalid, Unsupported
@@ -26,10 +24,12 @@ from stead.kubernetes.podspec import (
     spreads_of,
     tolerations_of,
 )
-from stead.labelling import ANYWHERE, NODE_NAME, NOWHERE, Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import Resources
-from stead.taints import Effect, Taint, Toleration
+from stead.language.asks import Affinity, Preference, Spread
+from stead.language.labels import ANYWHERE, NODE_NAME, NOWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint, Toleration
+from tests.kubernetes.upstream import NAMESPACES, cluster, named, pending, pod
 
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
 WEB_SELECTOR = {"matchLabels": {"app": "web"}}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from upstream import (
+
+from stead.kubernetes.podspec import Fields, node_of, tolerations_of
+from tests.kubernetes.upstream import (
     COMPARISON,
     TAINTED,
     LeftOut,
@@ -15,8 +17,6 @@ from upstream import (
     pending,
     pod,
 )
-
-from stead.kubernetes.podspec import Fields, node_of, tolerations_of
 
 TABLE = Table(
     "api_core_v1_toleration",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 
 import pytest
-from upstream import (
+
+from stead.kubernetes.podspec import EFFECTS, REQUIRED, Fields, selector_of
+from tests.kubernetes.upstream import (
     COMPARISON,
     LABELS,
     TAINTED,
@@ -18,8 +20,6 @@ from upstream import (
     pending,
     pod,
 )
-
-from stead.kubernetes.podspec import EFFECTS, REQUIRED, Fields, selector_of
 
 TABLE = Table(
     "component-helpers_corev1",

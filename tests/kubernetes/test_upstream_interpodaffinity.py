@@ -5,7 +5,10 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from upstream import (
+
+from stead.errors import Invalid
+from stead.kubernetes.podspec import Fields
+from tests.kubernetes.upstream import (
     LeftOut,
     Table,
     assert_best,
@@ -16,9 +19,6 @@ from upstream import (
     preference_on,
     scores_of,
 )
-
-from stead.errors import Invalid
-from stead.kubernetes.podspec import Fields
 
 INTERNALS = (
     "counts kept between kube-scheduler's steps, which stead does not keep; what they are for is tested by placing"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from upstream import (
+
+from stead.errors import Invalid
+from stead.kubernetes.podspec import Fields
+from tests.kubernetes.upstream import (
     QUEUEING,
     LeftOut,
     Table,
@@ -15,9 +18,6 @@ from upstream import (
     preference_on,
     scores_of,
 )
-
-from stead.errors import Invalid
-from stead.kubernetes.podspec import Fields
 
 
 def adds_affinity(case: Fields) -> bool:

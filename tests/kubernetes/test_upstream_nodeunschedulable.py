@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from upstream import QUEUEING, LeftOut, Table, assert_placement, cluster, expected_reason, pending
-
 from stead.kubernetes.podspec import Fields
+from tests.kubernetes.upstream import QUEUEING, LeftOut, Table, assert_placement, cluster, expected_reason, pending
 
 TABLE = Table(
     "nodeunschedulable",

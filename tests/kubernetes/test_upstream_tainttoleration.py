@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from upstream import (
+
+from stead.kubernetes.podspec import Fields
+from tests.kubernetes.upstream import (
     COMPARISON,
     QUEUEING,
     LeftOut,
@@ -18,8 +20,6 @@ from upstream import (
     preference_on,
     scores_of,
 )
-
-from stead.kubernetes.podspec import Fields
 
 TABLE = Table(
     "tainttoleration",

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Placed, Waiting
 from stead.engine.facts import AskRunning, AskSubmitted, NodeJoined
 from stead.engine.reasons import KeptAway, LacksLabel, NoTermMatches, NotNear, Reason, Tainted, TooNear
 from stead.errors import Unsupported
 from stead.kubernetes.podspec import UNSCHEDULABLE, Fields, ask_of, node_of, resident_of, tolerations_of
+from stead.language.asks import Ask
 
 CASES = Path(__file__).parent.parent / "data" / "kubernetes"
 

@@ -1,4 +1,4 @@
-"""How every refusal of the language is checked: one sentence, naming the bad part, showing a good value."""
+"""Checks for error messages: one sentence that names the bad part and shows a good value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stead.errors import Invalid
 
 @contextmanager
 def refused(*parts: str) -> Iterator[None]:
-    """The block is refused in one sentence that holds every part: what was bad, and what would be good."""
+    """The block raises `Invalid` with one sentence that contains every part."""
     with pytest.raises(Invalid) as caught:
         yield
     message = str(caught.value)
@@ -27,7 +27,7 @@ def refused(*parts: str) -> Iterator[None]:
 
 @contextmanager
 def refused_saying(sentence: str) -> Iterator[None]:
-    """The block is refused in exactly these words."""
+    """The block raises `Invalid` with exactly this message."""
     with pytest.raises(Invalid) as caught:
         yield
     assert str(caught.value) == sentence

@@ -1,4 +1,4 @@
-"""Near and apart from other work, by handle and by label, and what it comes to."""
+"""Near and apart from other work, by handle and by label, and what it compiles to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import pickle
 from typing import Any
 
 import pytest
-from sentences import refused
 
-from stead.asks import ASK_ID, Affinity, Preference
-from stead.labelling import Requirement, Selector
-from stead.strategies import (
+from stead.language.asks import ASK_ID, Affinity, Preference
+from stead.language.labels import Requirement, Selector
+from stead.language.strategies import (
     ActorAffinitySchedulingStrategy,
     LabelMatchExpression,
     Wants,
@@ -24,6 +23,7 @@ from stead.strategies import (
     node_affinity,
     wants,
 )
+from tests.language.sentences import refused
 
 EVERY_NAMESPACE: frozenset[str] = frozenset()
 
@@ -37,10 +37,12 @@ class Id:
 
 
 class Handle:
-    """A Ray actor handle, by its shape."""
+    """An object with the attributes of a Ray actor handle."""
 
     def __init__(self, name: str, value: Any) -> None:
         setattr(self, name, value)
+
+    _actor_id: object
 
 
 def near(requirement: Requirement, topology: str = "node_id") -> Affinity:
@@ -102,7 +104,7 @@ HAS_LOCATION = Requirement.exists("location")
         (actor_affinity(label_not_in("location", "dc_1"), topology="rack"), ((apart(IN_DC, "rack"),),)),
     ],
 )
-def test_an_actor_affinity_comes_to(strategy: ActorAffinitySchedulingStrategy, affinities: Any) -> None:
+def test_an_actor_affinity_compiles_to(strategy: ActorAffinitySchedulingStrategy, affinities: Any) -> None:
     assert wants(strategy) == Wants(affinities=affinities)
     assert pickle.loads(pickle.dumps(strategy)) == strategy
 
@@ -153,8 +155,8 @@ def test_an_id_may_be_bytes_and_need_not_be_a_label_value() -> None:
 @pytest.mark.parametrize(
     "handle", [None, 3, "", object(), Handle, Handle("_actor_id", None), Handle("_actor_id", 3), [None], ["a", ""]]
 )
-def test_what_is_no_actor_is_refused(handle: Any) -> None:
-    with refused("is no actor; give a handle or an actor id, for example affinity(Actor.remote())"):
+def test_what_is_not_an_actor_is_refused(handle: Any) -> None:
+    with refused("is not an actor; give a handle or an actor id, for example affinity(Actor.remote())"):
         affinity(handle)
 
 
@@ -172,10 +174,10 @@ GOOD = "actor_affinity(affinity(actor))"
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("a",), ["'a' is no expression for actor_affinity", GOOD]),
-        ((Handle("_actor_id", Id("a")),), ["is no expression for actor_affinity", GOOD]),
+        (("a",), ["'a' is not an expression for actor_affinity", GOOD]),
+        ((Handle("_actor_id", Id("a")),), ["is not an expression for actor_affinity", GOOD]),
         (([],), ["actor_affinity needs at least one expression, for example", GOOD]),
-        ((None,), ["None is no expression for actor_affinity", GOOD]),
+        ((None,), ["None is not an expression for actor_affinity", GOOD]),
         ((affinity("a"), affinity("b")), ["actor_affinity has is_or_semantics=LabelMatchExpression", GOOD]),
         ((affinity("a"), False, "a b"), ["topology 'a b' contains ' '", "for example 'zone'"]),
         ((affinity("a"), False, [3]), ["topology 3 must be a non-empty string", "for example 'zone'"]),
@@ -183,7 +185,7 @@ GOOD = "actor_affinity(affinity(actor))"
         ((label_in("actor_id", "a"), 1), ["has is_or_semantics=1, which must be True or False", GOOD]),
     ],
 )
-def test_a_slip_is_refused_in_one_sentence(arguments: tuple[Any, ...], parts: list[str]) -> None:
+def test_a_mistake_is_refused_in_one_sentence(arguments: tuple[Any, ...], parts: list[str]) -> None:
     with refused(*parts):
         actor_affinity(*arguments)
 
@@ -208,5 +210,5 @@ def test_a_list_of_strategies_is_and_with_alternatives_multiplied_out() -> None:
 def test_alternatives_of_affinities_are_bounded() -> None:
     either = [actor_affinity([affinity(f"a{n}"), affinity(f"b{n}")], True) for n in range(9)]
     assert len(wants(either[:8]).affinities) == 256
-    with refused("come to 512 alternatives of affinities", "at most 256 are allowed", "for example in one"):
+    with refused("have 512 alternatives of affinities", "at most 256 are allowed", "for example in one"):
         wants(either)

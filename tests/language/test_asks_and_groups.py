@@ -1,4 +1,4 @@
-"""What work wants: the checks of an ask, its shape, and groups."""
+"""Asks: their checks and shapes; and groups."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sentences import refused
 
-from stead.asks import ASK_ID, Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy, locality
 from stead.errors import Invalid
-from stead.labelling import ANYWHERE, Labels, Requirement, Selector
-from stead.resources import Resources
-from stead.taints import TOLERATE_ALL
+from stead.language.asks import ASK_ID, Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy, locality
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.resources import Amount, Resources
+from stead.language.taints import TOLERATE_ALL
+from tests.language.sentences import refused
 
 ZONE_A = Selector.all_of(Requirement.is_in("zone", "a"))
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
@@ -24,14 +24,14 @@ POLICIES = "good values are hybrid, pack, spread, random, flow, flow-pack, flow-
 
 @pytest.mark.parametrize("amount", [0, 0.5, 1, 2, "3"])
 @pytest.mark.parametrize("device", ["GPU", "TPU", "neuron_cores"])
-def test_devices_are_asked_for_whole_or_as_a_share_of_one(device: str, amount: object) -> None:
+def test_devices_are_asked_for_whole_or_as_a_share_of_one(device: str, amount: Amount) -> None:
     assert Choice(Resources.of({device: amount})).selector == ANYWHERE
 
 
 @pytest.mark.parametrize("amount", [1.5, 2.0001, "1500m"])
 @pytest.mark.parametrize("device", ["GPU", "HPU"])
-def test_a_device_and_a_half_is_refused(device: str, amount: object) -> None:
-    with refused(f"{device} cannot be asked for", "for example 2;", "for example 0.5"):
+def test_a_device_and_a_half_is_refused(device: str, amount: Amount) -> None:
+    with refused("you cannot ask for ", f" {device}: above 1", "for example 2;", "for example 0.5"):
         Choice(Resources.of({device: amount}))
 
 
@@ -138,7 +138,7 @@ def test_what_an_ask_cannot_mean_is_refused_when_it_is_written(wrong: dict[str, 
 
 
 def test_a_member_is_not_named_like_its_group() -> None:
-    with pytest.raises(Invalid, match="like itself"):
+    with pytest.raises(Invalid, match="a member with its own id"):
         Group("g", ((Ask.of("g"),),))
 
 
@@ -172,11 +172,11 @@ def test_a_group_has_members_with_ids_of_their_own_and_one_choice_each() -> None
         ((), ["group 'g' has no members", "for example {'CPU': 1}"]),
         (((),), ["group 'g' has no members", "for example {'CPU': 1}"]),
         (((Ask("a"),), ()), ["group 'g' has no members"]),
-        (((Ask("a"), Ask("a")),), ["group 'g' names a member twice", "every member needs an id of its own"]),
-        (((Ask("a"),), (Ask("a"),)), ["group 'g' names a member twice"]),
+        (((Ask("a"), Ask("a")),), ["group 'g' has two members with one id", "give each a unique id"]),
+        (((Ask("a"),), (Ask("a"),)), ["group 'g' has two members with one id"]),
         (
             ((Ask("a", (Choice(), Choice(selector=ZONE_A))),),),
-            ["member 'a' of group 'g' has fallbacks of its own", "give the group another alternative instead"],
+            ["member 'a' of group 'g' has its own fallbacks", "give the group another alternative instead"],
         ),
     ],
 )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sentences import refused
 
-from stead.arguments import labels_of, merge, parse_labels, parse_labels_yaml
-from stead.labelling import EMPTY, Labels
+from stead.language.arguments import labels_of, merge, parse_labels, parse_labels_yaml
+from stead.language.labels import EMPTY, Labels
+from tests.language.sentences import refused
 
 GOOD = "good labels are 'zone=us-west4-a,gpu_type=A100' or '{\"zone\": \"us-west4-a\"}'"
 
@@ -80,7 +80,7 @@ def test_labels_are_written(text: str, labels: dict[str, str]) -> None:
         ({"a": "b"}, ["labels must be given as text such as 'zone=us-west4-a,", "not {'a': 'b'}"]),
     ],
 )
-def test_what_has_no_one_meaning_is_refused(text: Any, parts: list[str]) -> None:
+def test_ambiguous_text_is_refused(text: Any, parts: list[str]) -> None:
     with refused(*parts):
         parse_labels(text)
 
@@ -119,6 +119,7 @@ def test_a_labels_file_is_a_flat_map_or_downward_lines(text: str, labels: dict[s
 
 
 LINE = "a good line is 'zone: us-west4-a'"
+DOWNWARD_LINE = "a good line is 'zone=\"us-west4-a\"'"
 
 
 @pytest.mark.parametrize(
@@ -129,19 +130,19 @@ LINE = "a good line is 'zone: us-west4-a'"
         ("a: b\nzone: [a]", ["line 2 of the labels file must be one key with one value", LINE]),
         ("zone: {a: b}", ["line 1 of the labels file must be one key with one value", LINE]),
         ("? [a]\n: b", ["line 1 of the labels file must be one key with one value", LINE]),
-        ("zone:", ["label 'zone' in the labels file has no value", "the empty one is 'zone: \"\"'"]),
-        ("zone: null", ["label 'zone' in the labels file has no value", "the empty one is"]),
+        ("zone:", ["label 'zone' in the labels file has no value", "for an empty value write 'zone: \"\"'"]),
+        ("zone: null", ["label 'zone' in the labels file has no value", "for an empty value write"]),
         ("zone: a\nzone: b", ["label 'zone' is given twice", "for example 'zone=b'"]),
         ("a: b\n c: d: e", ["the labels file is not YAML, line 2: mapping values are not allowed", LINE]),
         ("a: 'b", ["the labels file is not YAML, line 1: found unexpected end", LINE]),
         ("a: b\n---\nc: d", ["the labels file is not YAML, line 2: but found another document", LINE]),
-        ("a: \x00", ["the labels file is not YAML, it has characters that no text has", LINE]),
-        ("[" * 100_000, ["the labels file nests too deep", LINE]),
+        ("a: \x00", ["the labels file is not YAML, it contains invalid characters", LINE]),
+        ("[" * 100_000, ["the labels file is nested too deeply", LINE]),
         ("a: b c", ["the value of label 'a', 'b c' contains ' '", "for example 'us-west4-a'"]),
         ("node_id: x", ["label 'node_id' is set by stead on every node"]),
         ('zone="a"\nzone="b"', ["label 'zone' is given twice", "for example 'zone=b'"]),
-        ('zone="a"\nb: c', ["the line 'b: c' of the labels file is no label", "a good line is 'zone=\"us-west4-a\"'"]),
-        ('zone="a\\q"', ["of the labels file is no label", "a good line is 'zone=\"us-west4-a\"'"]),
+        ('zone="a"\nb: c', ["the line 'b: c' of the labels file is not a label", DOWNWARD_LINE]),
+        ('zone="a\\q"', ["of the labels file is not a label", DOWNWARD_LINE]),
         (None, ["labels must be given as text such as 'zone: us-west4-a', not None"]),
     ],
 )
@@ -163,7 +164,7 @@ LABELS = st.dictionaries(NAMES, st.one_of(st.just(""), NAMES), max_size=4)
 
 
 @given(LABELS)
-def test_printed_labels_read_back_in_every_form(pairs: dict[str, str]) -> None:
+def test_printed_labels_can_be_parsed_again_in_every_form(pairs: dict[str, str]) -> None:
     labels = Labels(pairs)
     assert parse_labels(str(labels)) == labels
     assert parse_labels("{" + ",".join(f"{key}:{value}" for key, value in pairs.items()) + "}") == labels

@@ -1,4 +1,4 @@
-"""What is a label: Kubernetes' syntax, checked with a message that shows a good value."""
+"""Label syntax: that of Kubernetes, with errors that show a good value."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sentences import refused, refused_saying
 
 from stead.errors import Invalid
-from stead.labelling import EMPTY, Labels, check_key, check_value, integer
+from stead.language.labels import EMPTY, Labels, check_key, check_value, integer
+from tests.language.sentences import refused, refused_saying
 
 GOOD_KEY = "for example 'zone' or 'example.com/zone'"
 GOOD_PREFIXED = "for example 'example.com/zone'"
@@ -123,7 +123,7 @@ def test_a_bad_value_is_named_with_what_is_wrong(value: object, sentence: str) -
         check_value(value)
 
 
-def test_a_message_says_whose_key_or_value_it_is() -> None:
+def test_an_error_names_the_key_or_value() -> None:
     with refused("taint key '' must be"):
         check_key("", "taint key")
     with refused("the value of taint 'k', 'a b' contains"):
@@ -221,10 +221,10 @@ def test_checked_labels_are_checked_key_by_key_and_value_by_value() -> None:
     with refused("label key 'a b' contains ' '"):
         Labels.checked({"a b": "x"})
     with refused("the value of label 'zone', 3 must be a string, for example '3'"):
-        Labels.checked({"zone": 3})
+        Labels.checked(bad({"zone": 3}))
 
 
 def bad(value: Any) -> Mapping[Any, Any]:
-    """What a caller without a type checker passes."""
+    """A value that a type checker would refuse."""
     given: Mapping[Any, Any] = value
     return given

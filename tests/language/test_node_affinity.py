@@ -1,4 +1,4 @@
-"""Node affinity in every spelling of the seeds and of Ray, and what it comes to."""
+"""Node affinity in every spelling of Ray and of the node-affinity proposal, and what it compiles to."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import pickle
 from typing import Any
 
 import pytest
-from sentences import refused
 
-from stead.asks import Preference
-from stead.labelling import ANYWHERE, Operator, Requirement, Selector
-from stead.selectors import parse_selector
-from stead.strategies import (
+from stead.language.asks import Preference
+from stead.language.labels import ANYWHERE, Operator, Requirement, Selector
+from stead.language.selectors import parse_selector
+from stead.language.strategies import (
     DoesNotExist,
     Exists,
     In,
@@ -30,6 +29,7 @@ from stead.strategies import (
     node_labels,
     wants,
 )
+from tests.language.sentences import refused
 
 GPU = Requirement.is_in("gpu_type", "A100", "P100")
 A100 = Requirement.is_in("gpu_type", "A100")
@@ -111,7 +111,7 @@ def soft(requirement: Requirement) -> Preference:
         (NodeAffinitySchedulingStrategy(node_id=b"\xab\xcd"), hard(Requirement.is_in("node_id", "abcd"))),
     ],
 )
-def test_a_node_affinity_comes_to(strategy: NodeAffinitySchedulingStrategy, expected: Wants) -> None:
+def test_a_node_affinity_compiles_to(strategy: NodeAffinitySchedulingStrategy, expected: Wants) -> None:
     assert isinstance(strategy, NodeAffinitySchedulingStrategy)
     assert wants(strategy) == expected
     assert wants([strategy]) == expected
@@ -134,7 +134,7 @@ def test_an_operator_in_any_spelling(spellings: list[str], operator: LabelMatchO
         assert LabelMatchOperator.of(spelling) is operator
 
 
-def test_both_keyword_sets_say_the_same() -> None:
+def test_both_keyword_sets_are_equal() -> None:
     one = LabelMatchExpression(key="k", operator="IN", values=["a"], soft=True)
     other = LabelMatchExpression(key="k", match_operator="in", values="a", is_soft=True)
     assert one == other
@@ -163,7 +163,7 @@ def test_names_of_nodes_need_not_be_label_values(key: str) -> None:
 
 
 def invalid(*args: Any, **more: Any) -> Any:
-    """A call to make later, with arguments that a type checker would not let through."""
+    """A call to make later, with arguments that a type checker would refuse."""
     return lambda function: function(*args, **more)
 
 
@@ -202,10 +202,10 @@ GOOD = "node_affinity(label_in('zone', ['a']))"
         (node_affinity, invalid(None), ["node_affinity needs at least one expression, for example", GOOD]),
         (node_affinity, invalid([]), ["node_affinity needs at least one expression, for example", GOOD]),
         (NodeAffinitySchedulingStrategy, invalid(), ["node_affinity needs at least one expression", GOOD]),
-        (node_affinity, invalid(3), ["3 is no expression for node_affinity", GOOD]),
-        (node_affinity, invalid(["zone = a"]), ["'zone = a' is no expression for node_affinity", GOOD]),
-        (node_affinity, invalid([("zone",)]), ["('zone',) is no expression for node_affinity", GOOD]),
-        (node_affinity, invalid([("a", "in", "b", True, 5)]), ["5) is no expression for node_affinity", GOOD]),
+        (node_affinity, invalid(3), ["3 is not an expression for node_affinity", GOOD]),
+        (node_affinity, invalid(["zone = a"]), ["'zone = a' is not an expression for node_affinity", GOOD]),
+        (node_affinity, invalid([("zone",)]), ["('zone',) is not an expression for node_affinity", GOOD]),
+        (node_affinity, invalid([("a", "in", "b", True, 5)]), ["5) is not an expression for node_affinity", GOOD]),
         (
             node_affinity,
             invalid(label_exists("a"), label_exists("b")),
@@ -215,10 +215,10 @@ GOOD = "node_affinity(label_in('zone', ['a']))"
         (
             NodeAffinitySchedulingStrategy,
             invalid("gpu_type in [A100]", False),
-            ["node_id 'gpu_type in [A100]' is no node id such as 'node-1'", "node_affinity('gpu_type in [A100]')"],
+            ["node_id 'gpu_type in [A100]' is not a node id such as 'node-1'", "node_affinity('gpu_type in [A100]')"],
         ),
-        (NodeAffinitySchedulingStrategy, invalid(node_id=""), ["node_id '' is no node id such as 'node-1'"]),
-        (NodeAffinitySchedulingStrategy, invalid(node_id=3), ["node_id 3 is no node id such as 'node-1'"]),
+        (NodeAffinitySchedulingStrategy, invalid(node_id=""), ["node_id '' is not a node id such as 'node-1'"]),
+        (NodeAffinitySchedulingStrategy, invalid(node_id=3), ["node_id 3 is not a node id such as 'node-1'"]),
         (NodeAffinitySchedulingStrategy, invalid("abc", "yes"), ["node affinity has is_soft='yes'", "True or False"]),
         (
             NodeAffinitySchedulingStrategy,
@@ -232,7 +232,7 @@ GOOD = "node_affinity(label_in('zone', ['a']))"
         ),
     ],
 )
-def test_a_slip_is_refused_in_one_sentence(function: Any, call: Any, parts: list[str]) -> None:
+def test_a_mistake_is_refused_in_one_sentence(function: Any, call: Any, parts: list[str]) -> None:
     with refused(*parts):
         call(function)
 
@@ -272,7 +272,7 @@ def test_node_labels_hard_and_soft(hard_map: Any, soft_map: Any, expected: Wants
         ({"k": 3}, ["the condition 3 on label 'k' is unknown", "{'k': In('a')}"]),
         ({"k": Exists}, ["on label 'k' is unknown", "{'k': In('a')}"]),
         ({"a b": In("x")}, ["label key 'a b' contains ' '"]),
-        ({"k": "in()"}, ["the condition 'in()' on label 'k' is not understood", "'in(a,b)'"]),
+        ({"k": "in()"}, ["the condition 'in()' on label 'k' is not valid", "'in(a,b)'"]),
         ({"k": Exists(effect="no-execute")}, ["effect and seconds on label 'k' belong to tolerations", "In('a')"]),
         ({"k": In("a", seconds=0)}, ["effect and seconds on label 'k' belong to tolerations"]),
     ],
@@ -283,7 +283,7 @@ def test_bad_node_labels_are_refused(conditions: Any, parts: list[str]) -> None:
 
 
 def ray_class(name: str, **attributes: Any) -> Any:
-    """An object of a class as Ray defines it: known here by its name and its attributes."""
+    """An object with the class name and attributes of Ray's own class."""
     return type(name, (), attributes)()
 
 
@@ -308,19 +308,19 @@ def test_a_list_of_strategies_is_and() -> None:
 def test_alternatives_of_labels_are_bounded() -> None:
     either = [node_affinity([label_in(f"k{n}", "a"), label_in(f"k{n}", "b")], True) for n in range(9)]
     assert len(wants(either[:8]).selector.terms) == 256
-    with refused("comes to 512 alternatives", "at most 256 are allowed"):
+    with refused("has 512 alternatives", "at most 256 are allowed"):
         wants(either)
 
 
 @pytest.mark.parametrize(
     ("strategy", "parts"),
     [
-        ("SPREAD", ["'SPREAD' is no strategy that stead knows", GOOD]),
-        (3, ["3 is no strategy that stead knows", GOOD]),
-        (label_exists("a"), ["an expression alone does not say whose label it means", GOOD]),
-        ([label_exists("a")], ["an expression alone does not say whose label it means", GOOD]),
+        ("SPREAD", ["stead does not know the strategy 'SPREAD'", GOOD]),
+        (3, ["stead does not know the strategy 3", GOOD]),
+        (label_exists("a"), ["an expression alone does not say whether it is about nodes or actors", GOOD]),
+        ([label_exists("a")], ["an expression alone does not say whether it is about nodes or actors", GOOD]),
     ],
 )
-def test_what_is_no_strategy_is_refused(strategy: Any, parts: list[str]) -> None:
+def test_what_is_not_a_strategy_is_refused(strategy: Any, parts: list[str]) -> None:
     with refused(*parts):
         wants(strategy)

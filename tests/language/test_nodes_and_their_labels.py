@@ -1,17 +1,17 @@
-"""Nodes from what a user writes, the labels every node has by itself, and near misses of words."""
+"""Nodes from user input, the labels that every node has, and suggestions for misspelt words."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from sentences import refused
 
 from stead.errors import Invalid, Unsupported, did_you_mean
-from stead.labelling import Labels
-from stead.node import Node, NodeTemplate
-from stead.resources import NOTHING, Resources
-from stead.taints import Taint
+from stead.language.labels import Labels
+from stead.language.nodes import Node, NodeTemplate
+from stead.language.resources import NOTHING, Resources
+from stead.language.taints import Taint
+from tests.language.sentences import refused
 
 
 def test_a_node_from_what_a_user_writes() -> None:
@@ -37,7 +37,7 @@ def test_every_node_carries_its_identity_as_labels(node: Node, identity: dict[st
         assert node.label(key) == expected.get(key)
 
 
-def test_the_users_labels_stand_beside_the_identity() -> None:
+def test_the_users_labels_are_in_addition_to_the_identity() -> None:
     node = Node.of("n1", labels={"zone": "a", "ray.io/market-type": "spot"})
     assert node.all_labels["zone"] == node.label("zone") == "a"
     assert node.all_labels["ray.io/market-type"] == "spot"
@@ -59,7 +59,7 @@ def test_a_node_needs_an_id(id: Any) -> None:
 def test_a_node_has_whole_devices_and_keeps_its_name_beside_them() -> None:
     assert Node.of("n1", {"GPU": 2, "CPU": 0.5, "TPU": 1}, name="one").name == "one"
     assert Node.of("n1", {"GPU": 2}).name == ""
-    with refused("node 'n1' cannot have 1.5 GPU: devices are whole, for example 1"):
+    with refused("node 'n1' cannot have 1.5 GPU: give whole devices, for example 1"):
         Node.of("n1", {"GPU": 1.5})
 
 
@@ -85,7 +85,7 @@ def test_a_template_is_a_plain_value() -> None:
         ("", ""),
     ],
 )
-def test_a_near_miss_is_guessed(word: str, hint: str) -> None:
+def test_a_close_name_is_suggested(word: str, hint: str) -> None:
     assert did_you_mean(word, ["zone", "market-type", "gpu"]) == hint
     assert did_you_mean(word, []) == ""
 

@@ -1,4 +1,4 @@
-"""Ray's ``label_selector=`` strings, read strictly: what Ray would take for something else is refused."""
+"""Ray's ``label_selector=`` strings, parsed strictly: mistakes that Ray accepts are refused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sentences import refused
 
-from stead.labelling import ANYWHERE, NOWHERE, Requirement, Selector
-from stead.selectors import label_selector_strings, parse_label_selector
+from stead.language.labels import ANYWHERE, NOWHERE, Requirement, Selector
+from stead.language.selectors import label_selector_strings, parse_label_selector
+from tests.language.sentences import refused
 
 IN, NOT_IN = Requirement.is_in, Requirement.not_in
 
@@ -42,7 +42,7 @@ IN, NOT_IN = Requirement.is_in, Requirement.not_in
         ("lt(-3)", Requirement.less_than("k", -3), "lt(-3)"),
     ],
 )
-def test_a_condition_says(text: str, requirement: Requirement, printed: str) -> None:
+def test_a_condition_parses_to(text: str, requirement: Requirement, printed: str) -> None:
     assert parse_label_selector({"k": text}) == Selector.all_of(requirement)
     assert label_selector_strings(Selector.all_of(requirement)) == {"k": printed}
 
@@ -76,14 +76,14 @@ def test_a_condition_says(text: str, requirement: Requirement, printed: str) -> 
         "!in(!a)",
     ],
 )
-def test_a_slip_is_refused_with_the_good_forms(text: str) -> None:
-    with refused(f"the condition {text!r} on label 'k' is not understood; good ones are 'a', '!a', 'in(a,b)'", "gt(3)"):
+def test_a_mistake_is_refused_with_the_good_forms(text: str) -> None:
+    with refused(f"the condition {text!r} on label 'k' is not valid; good values are 'a', '!a', 'in(a,b)'", "gt(3)"):
         parse_label_selector({"k": text})
 
 
 @pytest.mark.parametrize(("text", "meant"), [("inn(a)", "in"), ("exist()", "exists"), ("!Exist()", "exists")])
-def test_an_unknown_operator_is_guessed(text: str, meant: str) -> None:
-    with refused(f"the condition {text!r} on label 'k' is not understood (did you mean '{meant}'?); good ones are"):
+def test_a_known_operator_is_suggested(text: str, meant: str) -> None:
+    with refused(f"the condition {text!r} on label 'k' is not valid (did you mean '{meant}'?); good values are"):
         parse_label_selector({"k": text})
 
 
@@ -108,7 +108,7 @@ def test_an_unknown_operator_is_guessed(text: str, meant: str) -> None:
         ({"node_ip": '""'}, ["the value wanted of label 'node_ip', '', must be a non-empty string", "'node-1'"]),
     ],
 )
-def test_what_is_no_map_of_conditions_is_refused(wanted: Any, parts: list[str]) -> None:
+def test_what_is_not_a_map_of_conditions_is_refused(wanted: Any, parts: list[str]) -> None:
     with refused(*parts):
         parse_label_selector(wanted)
 
@@ -129,18 +129,18 @@ def test_names_of_nodes_need_not_be_label_values() -> None:
 @pytest.mark.parametrize(
     ("selector", "parts"),
     [
-        (NOWHERE, ["label_selector cannot say 'nowhere'", "'zone = a'"]),
-        (Selector.any_of(IN("a", "1"), IN("b", "1")), ["cannot say 'a in {1} or b in {1}'", "'zone = a'"]),
+        (NOWHERE, ["label_selector cannot express 'nowhere'", "'zone = a'"]),
+        (Selector.any_of(IN("a", "1"), IN("b", "1")), ["cannot express 'a in {1} or b in {1}'", "'zone = a'"]),
         (Selector.all_of(IN("a", "1", "2"), NOT_IN("a", "1")), ["two conditions on 'a'", "'in(a,b)'"]),
-        (Selector.all_of(IN("node_name", "a b")), ["cannot say 'node_name in {\"a b\"}'", "'in(a,b)'"]),
-        (Selector.all_of(IN("k")), ["cannot say 'k in {}'", "'in(a,b)' or 'gt(3)'"]),
+        (Selector.all_of(IN("node_name", "a b")), ["cannot express 'node_name in {\"a b\"}'", "'in(a,b)'"]),
+        (Selector.all_of(IN("k")), ["cannot express 'k in {}'", "'in(a,b)' or 'gt(3)'"]),
         (
             Selector.all_of(Requirement("k", frozenset(), complement=True, absent=False, greater=1, less=5)),
-            ["cannot say 'k > 1'"],
+            ["cannot express 'k > 1'"],
         ),
     ],
 )
-def test_what_these_strings_cannot_say_is_refused(selector: Selector, parts: list[str]) -> None:
+def test_what_these_strings_cannot_express_is_refused(selector: Selector, parts: list[str]) -> None:
     with refused(*parts):
         label_selector_strings(selector)
 
@@ -161,6 +161,6 @@ def requirements(draw: st.DrawFn, key: str) -> Requirement:
 
 
 @given(st.sets(NAMES, max_size=4), st.data())
-def test_what_is_printed_reads_back(keys: set[str], data: st.DataObject) -> None:
+def test_what_is_printed_can_be_parsed_again(keys: set[str], data: st.DataObject) -> None:
     selector = Selector.all_of(*(data.draw(requirements(key)) for key in sorted(keys)))
     assert parse_label_selector(label_selector_strings(selector)) == selector

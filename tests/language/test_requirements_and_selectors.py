@@ -1,4 +1,4 @@
-"""What may be required of labels, in Kubernetes' words, odd corners included."""
+"""Requirements on labels and selectors, as in Kubernetes, special cases included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stead.labelling import ANYWHERE, NOWHERE, Labels, Operator, Requirement, Selector
+from stead.language.labels import ANYWHERE, NOWHERE, Labels, Operator, Requirement, Selector
 
 IN, NOT_IN = Requirement.is_in, Requirement.not_in
 EXISTS, DOES_NOT_EXIST = Requirement.exists, Requirement.does_not_exist
@@ -145,7 +145,7 @@ def test_a_selector_is_an_or_of_ands() -> None:
     assert ANYWHERE.keys == NOWHERE.keys == frozenset()
 
 
-def test_what_is_said_twice_counts_once() -> None:
+def test_duplicate_terms_count_once() -> None:
     assert Selector(((A, B, A), (C,), (A, B))).terms == ((A, B), (C,))
     assert Selector.all_of() == ANYWHERE
     assert Selector.any_of() == NOWHERE

@@ -1,4 +1,4 @@
-"""Amounts of resources: exact, in units of 1/10000, from what people write."""
+"""Amounts of resources: exact, in units of 1/10000, from user input."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sentences import refused
 
-from stead.resources import AMOUNT_MAX, NOTHING, UNIT, Resources, amount_text, memory_text, text, units
+from stead.language.resources import (
+    AMOUNT_MAX,
+    NOTHING,
+    UNIT,
+    Resources,
+    amount_text,
+    amounts_text,
+    as_written,
+    parse_resources,
+    quantity_text,
+    text,
+    units,
+)
+from tests.language.sentences import refused
 
 
 @pytest.mark.parametrize(
@@ -87,12 +99,12 @@ def test_an_amount_in_units(amount: object, expected: int) -> None:
         (-0.5, ["CPU must not be negative, but is -0.5", "a good value is 0.5"]),
         ("-500m", ["CPU must not be negative, but is '-500m'", "a good value is 0.5"]),
         (0.00004, ["CPU is 4e-05, but the smallest amount is 0.0001"]),
-        (AMOUNT_MAX // UNIT + 1, ["but the greatest amount is 461168601842738"]),
-        ("1e999", ["CPU is '1e999', but the greatest amount is 461168601842738"]),
-        ("1Ei", ["CPU is '1Ei', but the greatest amount is 461168601842738"]),
+        (AMOUNT_MAX // UNIT + 1, ["but the largest amount is 461168601842738"]),
+        ("1e999", ["CPU is '1e999', but the largest amount is 461168601842738"]),
+        ("1Ei", ["CPU is '1Ei', but the largest amount is 461168601842738"]),
     ],
 )
-def test_what_is_no_amount_is_refused(amount: object, parts: list[str]) -> None:
+def test_what_is_not_an_amount_is_refused(amount: object, parts: list[str]) -> None:
     with refused(*parts):
         units(amount, "CPU")
 
@@ -112,21 +124,86 @@ def test_units_print_as_people_write_them(amount: int, written: str) -> None:
         (0, "0"),
         (1, "1"),
         (1023, "1023"),
-        (1024, "1Ki"),
-        (1536, "1.5Ki"),
-        (1024**2, "1Mi"),
-        (2 * 1024**3, "2Gi"),
-        (1024**4, "1Ti"),
-        (5000 * 1024**4, "5000Ti"),
+        (1024, "1 KiB"),
+        (1536, "1.5 KiB"),
+        (1024**2, "1 MiB"),
+        (1023 * 1024**2, "1023 MiB"),
+        (2 * 1024**3, "2 GiB"),
+        (1024**4, "1 TiB"),
+        (5000 * 1024**4, "5000 TiB"),
     ],
 )
 def test_memory_prints_in_binary_units(size: int, written: str) -> None:
-    assert memory_text(size * UNIT) == written
-    assert amount_text("memory", size * UNIT) == f"{written} memory"
+    for name in ("memory", "object_store_memory", "ephemeral-storage"):
+        assert quantity_text(name, size) == written
+        assert amount_text(name, size * UNIT) == f"{written} {name}"
+
+
+@pytest.mark.parametrize(
+    ("amount", "written"),
+    [(0, "0"), (0.5, "0.5"), (9_999.5, "9999.5"), (10_000, "10,000"), (179_200.25, "179,200.25"), (-1.5, "-1.5")],
+)
+def test_other_amounts_print_as_numbers(amount: float, written: str) -> None:
+    assert quantity_text("CPU", amount) == written
+
+
+def test_advice_about_memory_is_rounded_up() -> None:
+    assert amount_text("memory", 2 * 1024**3 * UNIT + 1) == "2.01 GiB memory"
+
+
+AMOUNTS = st.dictionaries(
+    st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,9}", fullmatch=True) | st.sampled_from(["CPU", "GPU", "memory"]),
+    st.integers(1, AMOUNT_MAX) | st.integers(1, 2**18).map(lambda gigabytes: gigabytes * 2**30 * UNIT),
+    min_size=1,
+).map(Resources)
+
+
+def text_of(resources: Resources) -> str:
+    return ",".join(f"{name}={amount}" for name, amount in as_written(resources).items())
+
+
+@given(AMOUNTS)
+def test_written_resources_can_be_parsed_again(resources: Resources) -> None:
+    assert parse_resources(text_of(resources)) == resources
+    assert Resources.of(as_written(resources)) == resources
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ("CPU=8,GPU=1,memory=64Gi", "CPU=8,GPU=1,memory=64Gi"),
+        (" memory = 1536Mi , CPU: 500m, ", "CPU=0.5,memory=1536Mi"),
+        ("{CPU: 8, disk: 1e3}", "CPU=8,disk=1000"),
+    ],
+)
+def test_resources_as_people_write_them(said: str, written: str) -> None:
+    assert text_of(parse_resources(said)) == written
+
+
+@pytest.mark.parametrize(
+    ("said", "parts"),
+    [
+        ("", ["--add '' names no resource; it must be like CPU=8,GPU=1,memory=64Gi"]),
+        ("CPU", ["--add 'CPU' has the part 'CPU'; it must be like CPU=8,GPU=1,memory=64Gi"]),
+        ("CPU=1,CPU=2", ["has the part 'CPU=2'"]),
+        ("CPU=1=2", ["has the part 'CPU=1=2'"]),
+        ("CPU=many", ["--add 'CPU=many': the amount of 'CPU' 'many' is not a quantity"]),
+    ],
+)
+def test_what_is_not_a_list_of_resources_is_refused(said: str, parts: list[str]) -> None:
+    with refused(*parts):
+        parse_resources(said, "--add")
+
+
+def test_amounts_in_a_sentence_have_cpu_gpu_and_memory_first_and_keep_zeros() -> None:
+    assert amounts_text({"TPU": 0.0, "memory": 2.0**31, "GPU": 0.5, "CPU": 12_000}) == (
+        "12,000 CPU, 0.5 GPU, 2 GiB memory, 0 TPU"
+    )
+    assert amounts_text({}) == "nothing"
 
 
 @given(st.integers(0, AMOUNT_MAX))
-def test_what_is_printed_reads_back(amount: int) -> None:
+def test_what_is_printed_can_be_parsed_again(amount: int) -> None:
     assert units(text(amount)) == amount
 
 
@@ -143,7 +220,7 @@ def test_resources_keep_no_zeros_and_iterate_by_name() -> None:
     assert resources.get("disk") == 0
     assert resources.get("disk", None) is None
     assert "disk" not in resources
-    assert str(resources) == "0.5 CPU, 0.5 GPU, 2Gi memory"
+    assert str(resources) == "0.5 CPU, 0.5 GPU, 2 GiB memory"
     assert repr(Resources({"CPU": 1})) == "Resources({'CPU': 1})"
     assert str(NOTHING) == "nothing"
 

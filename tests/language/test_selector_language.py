@@ -1,4 +1,4 @@
-"""The selector language: read by a grammar, never evaluated, and what is printed reads back."""
+"""The selector language: parsed by a grammar, never evaluated; printed selectors can be parsed again."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sentences import refused
 
-from stead.labelling import ANYWHERE, NOWHERE, Requirement, Selector
-from stead.selectors import TERMS_MAX, intersection, negation, parse_selector, union, wanted_number
+from stead.language.labels import ANYWHERE, NOWHERE, Requirement, Selector
+from stead.language.selectors import TERMS_MAX, intersection, negation, parse_selector, union, wanted_number
+from tests.language.sentences import refused
 
 IN, NOT_IN = Requirement.is_in, Requirement.not_in
 EXISTS, DOES_NOT_EXIST = Requirement.exists, Requirement.does_not_exist
@@ -88,7 +88,7 @@ A, B, C = EXISTS("a"), EXISTS("b"), EXISTS("c")
         ("zone in [a, a]", ALL(IN("zone", "a"))),
     ],
 )
-def test_a_selector_string_says(text: str, selector: Selector) -> None:
+def test_a_selector_string_parses_to(text: str, selector: Selector) -> None:
     assert parse_selector(text) == selector
     assert parse_selector(str(selector)) == selector
 
@@ -114,7 +114,7 @@ GOOD = "for example 'gpu_type in [A100, T100]'"
         ("(a]", "has ']' where ')' was expected to close '('"),
         ("()", "has ')' where a label key was expected"),
         ("a and", "has its end where a label key was expected"),
-        ("a or or b", "has the word 'or' where a label key was expected; a key of that name goes in quotes"),
+        ("a or or b", "has the word 'or' where a label key was expected; put a key of that name in quotes"),
         ("in in [a]", "has the word 'in' where a label key was expected"),
         ("AND = a", "has the word 'AND' where a label key was expected"),
         ("a,,b", "has ',' where a label key was expected"),
@@ -138,13 +138,13 @@ GOOD = "for example 'gpu_type in [A100, T100]'"
         ("a in [b", "has its end where ']' was expected or ',' after 'b'"),
         ("a = 'b", 'has a quote that is never closed at "\'b"'),
         ('a = "b\\"', "has a quote that is never closed at"),
-        ("a, b or c", "mixes ',' with 'or', which can be read two ways; write 'and' and parentheses"),
+        ("a, b or c", "mixes ',' with 'or', which is ambiguous; write 'and' and parentheses"),
         ("a or b, c", "mixes ',' with 'or'"),
-        ("(" * 51 + "a" + ")" * 51, "nests parentheses or 'not' more than 50 deep; write it flatter"),
-        ("not " * 10_000 + "a", "nests parentheses or 'not' more than 50 deep"),
+        ("(" * 51 + "a" + ")" * 51, "nests parentheses or 'not' more than 50 levels deep; use fewer levels"),
+        ("not " * 10_000 + "a", "nests parentheses or 'not' more than 50 levels deep"),
     ],
 )
-def test_a_slip_is_named_in_one_sentence(text: str, bad: str) -> None:
+def test_a_mistake_is_named_in_one_sentence(text: str, bad: str) -> None:
     with refused(f"selector {text!r} ", bad, GOOD):
         parse_selector(text)
 
@@ -159,8 +159,8 @@ def test_a_slip_is_named_in_one_sentence(text: str, bad: str) -> None:
         ("a > x", ["the value 'x' that label 'a' is compared with must be a whole number", "for example 3"]),
         ("a < 9223372036854775808", ["'9223372036854775808'", "of 64 bits", "for example 3"]),
         ("a > 1.5", ["the value '1.5'", "for example 3"]),
-        ("not a > 3", ["'not' cannot stand before the comparison 'a > 3'", "for example 'a < 4'"]),
-        ("not (b or a < 3)", ["'not' cannot stand before the comparison 'a < 3'"]),
+        ("not a > 3", ["'not' cannot precede the comparison 'a > 3'", "for example 'a < 4'"]),
+        ("not (b or a < 3)", ["'not' cannot precede the comparison 'a < 3'"]),
     ],
 )
 def test_a_bad_key_or_value_is_named(text: str, parts: list[str]) -> None:
@@ -179,15 +179,15 @@ def test_fifty_parentheses_side_by_side_or_deep_are_fine() -> None:
     assert parse_selector(" and ".join(["(a)"] * 500)) == ALL(A)
 
 
-def test_multiplying_out_is_bounded() -> None:
+def test_the_number_of_alternatives_is_bounded() -> None:
     pair = "(a{0}=x or a{0}=y)"
     fits = " and ".join(pair.format(n) for n in range(8))
     assert len(parse_selector(fits).terms) == TERMS_MAX == 256
-    with refused("comes to 512 alternatives", "at most 256 are allowed", "'zone in [a, b]' counts as one"):
+    with refused("has 512 alternatives", "at most 256 are allowed", "'zone in [a, b]' counts as one"):
         parse_selector(fits + " and " + pair.format(8))
     many = [f"a=v{n}" for n in range(257)]
     assert len(parse_selector(" or ".join(many[:256])).terms) == 256
-    with refused("comes to 257 alternatives"):
+    with refused("has 257 alternatives"):
         parse_selector(" or ".join(many))
     with refused("alternatives", "at most 256"):
         parse_selector("not (" + " or ".join(f"(a{n} and b{n})" for n in range(60)) + ")")
@@ -236,12 +236,12 @@ SELECTORS = st.lists(TERMS, max_size=3).map(lambda terms: Selector(tuple(terms))
 
 
 @given(REQUIREMENTS)
-def test_every_requirement_reads_back_from_what_it_prints(requirement: Requirement) -> None:
+def test_every_printed_requirement_can_be_parsed_again(requirement: Requirement) -> None:
     assert parse_selector(str(requirement)) == ALL(requirement)
 
 
 @given(SELECTORS)
-def test_every_selector_reads_back_from_what_it_prints(selector: Selector) -> None:
+def test_every_printed_selector_can_be_parsed_again(selector: Selector) -> None:
     assert parse_selector(str(selector)) == selector
 
 

@@ -1,15 +1,15 @@
-"""The option ``spread={"zone": 1}`` and what it comes to: even numbers of work that has the same labels."""
+"""The option ``spread={"zone": 1}`` and what it compiles to: even counts of work with the same labels."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from sentences import refused, refused_saying
 
-from stead.asks import Spread
-from stead.labelling import EMPTY, Labels, Requirement, Selector
-from stead.strategies import spreads
+from stead.language.asks import Spread
+from stead.language.labels import EMPTY, Labels, Requirement, Selector
+from stead.language.strategies import spreads
+from tests.language.sentences import refused, refused_saying
 
 WEB = Labels({"app": "web"})
 WEB_BLUE = Labels({"team": "blue", "app": "web"})
@@ -45,13 +45,13 @@ def test_work_counts_itself() -> None:
 
 def test_a_spread_without_labels_is_refused() -> None:
     with refused_saying(
-        "spread counts work that has the same labels, but there are none; give for example labels={'app': 'web'}"
+        "spread counts work with the same labels, but this work has none; give for example labels={'app': 'web'}"
     ):
         spreads({"zone": 1}, EMPTY)
 
 
 @pytest.mark.parametrize("option", ["zone", ["zone"], {"zone"}, 1, ("zone", 1), True, ""])
-def test_a_spread_that_is_no_map_is_refused(option: Any) -> None:
+def test_a_spread_that_is_not_a_map_is_refused(option: Any) -> None:
     with refused("spread must be a map", "{'zone': 1}", repr(option)):
         spreads(option, WEB)
 

@@ -1,4 +1,4 @@
-"""``tolerations={"gpu_node": Exists(), "gpu_type": In("A100")}`` and what it comes to."""
+"""``tolerations={"gpu_node": Exists(), "gpu_type": In("A100")}`` and what it compiles to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pickle
 from typing import Any
 
 import pytest
-from sentences import refused
 
-from stead.strategies import DoesNotExist, Exist, Exists, In, NotIn, tolerations
-from stead.taints import Effect, Toleration
+from stead.language.strategies import DoesNotExist, Exist, Exists, In, NotIn, tolerations
+from stead.language.taints import Effect, Toleration
+from tests.language.sentences import refused
 
 
 def ray_class(name: str, **attributes: Any) -> Any:
@@ -63,10 +63,13 @@ def test_expressions_are_plain_values() -> None:
     [
         ("gpu_node", ["tolerations must be a map such as {'gpu_node': Exists()}, not 'gpu_node'"]),
         (["gpu_node"], ["tolerations must be a map such as {'gpu_node': Exists()}, not ['gpu_node']"]),
-        ({"gpu": "true"}, ["the toleration 'true' of 'gpu' is no expression", "{'gpu': Exists()}"]),
-        ({"gpu": None}, ["the toleration None of 'gpu' is no expression", "{'gpu': Exists()}"]),
-        ({"gpu": Exists}, ["of 'gpu' is no expression", "{'gpu': Exists()}"]),
-        ({"gpu": DoesNotExist()}, ["the toleration of 'gpu' is DoesNotExist()", "needs none", "{'gpu': Exists()}"]),
+        ({"gpu": "true"}, ["the toleration 'true' of 'gpu' is not valid", "{'gpu': Exists()}"]),
+        ({"gpu": None}, ["the toleration None of 'gpu' is not valid", "{'gpu': Exists()}"]),
+        ({"gpu": Exists}, ["of 'gpu' is not valid", "{'gpu': Exists()}"]),
+        (
+            {"gpu": DoesNotExist()},
+            ["the toleration of 'gpu' is DoesNotExist()", "needs no toleration", "{'gpu': Exists()}"],
+        ),
         ({"gpu": ray_class("DoesNotExist")}, ["the toleration of 'gpu' is DoesNotExist()", "{'gpu': Exists()}"]),
         ({"a b": Exists()}, ["taint key 'a b' contains ' '", "for example 'zone'"]),
         ({"": Exists()}, ["taint key '' must be a non-empty string", "for example 'zone'"]),
@@ -104,7 +107,7 @@ def made(kind: Any, *values: Any, **more: Any) -> Any:
             Exists,
             ("no-schedule", 5),
             {},
-            ["toleration seconds 5 have no meaning under no-schedule", "use effect='no-execute'"],
+            ["toleration seconds 5 have no effect with no-schedule", "use effect='no-execute'"],
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a soft expression is worth: from 1 to 100, and 100 when nothing is said; a hard one is not weighed."""
+"""The weight of a soft expression: 1 to 100, by default 100; a hard expression has none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sentences import refused, refused_saying
 
-from stead.asks import Preference
-from stead.selectors import parse_selector
-from stead.strategies import (
+from stead.language.asks import Preference
+from stead.language.selectors import parse_selector
+from stead.language.strategies import (
     LabelMatchExpression,
     NodeAffinitySchedulingStrategy,
     actor_affinity,
@@ -25,6 +24,7 @@ from stead.strategies import (
     node_affinity,
     wants,
 )
+from tests.language.sentences import refused, refused_saying
 
 Make = Callable[..., LabelMatchExpression]
 
@@ -40,7 +40,7 @@ MAKERS: list[Any] = [
 
 
 def weights(*expressions: LabelMatchExpression) -> list[int]:
-    """What the expressions are worth as preferences, about nodes and about other work alike."""
+    """The weights of the expressions as preferences, for nodes and for other work."""
     about_nodes = wants(node_affinity(list(expressions))).prefers
     about_work = wants(actor_affinity(list(expressions))).prefers
     assert [preference.weight for preference in about_nodes] == [preference.weight for preference in about_work]
@@ -78,7 +78,7 @@ def test_a_weight_is_a_whole_number_from_1_to_100(make: Make, weight: Any, is_so
 
 def test_the_sentences_about_weights() -> None:
     with refused_saying(
-        "the expression on label 'zone' has weight=30 but is hard, and only soft ones are weighed; write for example "
+        "the expression on label 'zone' has weight=30 but is hard, and only soft ones have a weight; write for example "
         "is_soft=True, weight=50"
     ):
         label_in("zone", ["a"], weight=30)
@@ -101,7 +101,7 @@ def test_an_expression_takes_its_weight_by_name(name: str) -> None:
 
 def test_tuples_stay_as_they_are() -> None:
     assert weights(("zone", "IN", ["a"], True)) == [100]  # type: ignore[arg-type]  # a tuple is an expression too
-    with refused("is no expression for node_affinity"):
+    with refused("is not an expression for node_affinity"):
         node_affinity([("zone", "IN", ["a"], True, 5)])
 
 

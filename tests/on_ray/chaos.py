@@ -1,10 +1,10 @@
 """The chaos run: drivers submit work of every kind while workers, nodes and the controller are killed at random.
 
-``python tests/on_ray/chaos.py --seed 1 --kills 200`` (``make chaos``) prints each kill and, at the end, what the
-checkers found. The seed decides what is submitted and what is killed; when exactly it hits is the machine's.
+``python -m tests.on_ray.chaos --seed 1 --kills 200`` (``make chaos``) prints each kill and, at the end, what the
+checkers found. The seed decides what is submitted and killed; the exact timing depends on the machine.
 
-Checked: no hard rule is broken at a start; nothing is lost; nothing is there twice; all that fits gets placed; no grant
-is left over at the end.
+It checks that no hard rule is broken at a start, nothing is lost, nothing exists twice, everything that fits is placed,
+and no grant is left at the end.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ import ray
 import stead
 from stead.engine.decisions import Placed
 from stead.journal import Journal
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster, NotStarted
-from stead.ray.page import FOLDER, TICKET
+from stead.ray.local.local_cluster import LocalCluster, NotStarted
+from stead.ray.submit.connection import connection
+from stead.ray.wire.node_page import FOLDER
+from stead.ray.wire.own_names import ANCHORS, TICKET
 
 LOAD = Path(__file__).parent / "drivers" / "chaos_load.py"
 NODES, CPUS = 3, 2
 DRIVERS, ROLES, MEMBERS = 2, 1, 2
-"""Members of a role are apart from each other, and there are fewer of them than nodes: all of them fit. Few of each,
-because every process that is killed is started again, and that is what takes time on a small machine."""
+"""Members of a role stay apart from each other, and there are fewer of them than nodes, so all of them fit. The numbers
+are small, because every killed process restarts, which takes time on a small machine."""
 
 BETWEEN_S = 1.5
 STARTS_MAX = 3
+WORK_MIN = 5
+"""How many tasks and actors start before the first kill."""
+
 FINISH_S, FINISHES_S = 120.0, 1800.0
-"""At the end something has to come to its end within the first, and everything within the second."""
+"""At the end, some work must finish within the first time, and all of it within the second."""
 
 
 QUICK_TO_NOTICE = {
@@ -82,8 +86,9 @@ def run(seed: int, kills: int, say: Callable[[str], None] = lambda _: None) -> F
             names = [f"d{number}" for number in range(DRIVERS)]
             drivers = [_driver(cluster, folder, name, seed) for name in names]
             try:
+                _wait_for_work(Path(folder))
                 _kill_at_random(cluster, Path(folder), rng, kills, found, say)
-                for driver in drivers:  # all of them end before any is waited for: they share the nodes
+                for driver in drivers:  # end all of them before waiting for any: they share the nodes
                     _end(driver)
                 said = [
                     _finished(driver, Path(folder) / f"{name}.json")
@@ -121,6 +126,14 @@ def _finished(driver: subprocess.Popen[str], told: Path) -> dict[str, Any]:
     return said
 
 
+def _wait_for_work(folder: Path) -> None:
+    """Kill only when there is something to kill: on a busy machine, drivers take long to start."""
+    until, pause = time.monotonic() + FINISH_S, Event()
+    while len({line["kind"] for line in _lines(folder)}) < 2 or len(_lines(folder)) < WORK_MIN:
+        assert time.monotonic() < until, "the drivers of the chaos run submit nothing"
+        pause.wait(0.2)
+
+
 # -- kills
 
 
@@ -150,7 +163,7 @@ def _kill_at_random(
 
 @contextmanager
 def _unless_given_up(id: str) -> Iterator[None]:
-    """A node that a busy machine starves is given up by Ray, and cannot be tainted any more."""
+    """Ray gives up a node that gets too little CPU time on a busy machine; then it cannot be tainted any more."""
     try:
         yield
     except stead.Invalid:
@@ -159,7 +172,8 @@ def _unless_given_up(id: str) -> Iterator[None]:
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    """What processes said. A line that one was killed on, or writes just now, is not whole and counts as not said."""
+    """The lines that processes wrote. An incomplete line, of a killed process or one that is still writing, is
+    skipped."""
     found = []
     for line in (folder / "lines").read_text().splitlines() if (folder / "lines").exists() else ():
         with suppress(ValueError):
@@ -168,7 +182,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def _lives(process: str) -> bool:
-    """Whether a process lives, known by its number and its beginning (as `drivers/chaos_load.py` writes them)."""
+    """Whether a process is alive, identified by its id and start time (as `drivers/chaos_load.py` writes them)."""
     number, _, began = process.partition("-")
     try:
         fields = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()
@@ -190,7 +204,7 @@ def _kill_controller() -> None:
 
 
 def _kill_node(cluster: LocalCluster, rng: random.Random) -> None:
-    """Never the head, whose death is another story; a new node comes in its place."""
+    """Kill a node and add a new one. The head is never killed: `test_head_restart.py` tests that."""
     cluster.kill_node(rng.choice([index for index, node in enumerate(cluster.nodes) if index and node.alive]))
     for attempt in range(STARTS_MAX):
         try:
@@ -223,7 +237,7 @@ def _check(folder: Path, said: list[dict[str, Any]], found: Found) -> None:
 
 
 def _check_journal(cluster: LocalCluster, folder: Path, found: Found) -> None:
-    """Every actor started where the engine last placed it before."""
+    """Every actor started on the node where the engine last placed it."""
     path = next(Path(cluster.temp_dir).rglob(f"{FOLDER}/journal.sqlite"))
     placed: dict[str, list[tuple[float, str]]] = {}
     with Journal.reading(path) as journal:
@@ -245,8 +259,8 @@ def _check_nothing_is_left(found: Found) -> None:
         totals = ray._private.state.state.total_resources_per_node()
         left = [f"{name} on {node}" for node, names in totals.items() for name in names if name.startswith(TICKET)]
         groups = list((ray.util.placement_group_table() or {}).values())
-        # Names of slots stay for a minute after their last task, and with them what keeps them feasible.
-        groups = [row for row in groups if row["state"] != "REMOVED" and not row["name"].startswith("stead-anchor/")]
+        # Names of slots and their anchors stay for a minute after the last task.
+        groups = [row for row in groups if row["state"] != "REMOVED" and not row["name"].startswith(ANCHORS)]
         left += [row["name"] or "a group" for row in groups]
         left += [f"the controller still has {each}" for each in connection().ask("registered_ids")]
         if not left or time.monotonic() > until:
@@ -272,7 +286,7 @@ def main() -> None:
         say(f"{name}:")
         for problem in problems:
             say(f"  {problem}")
-    again = f"python tests/on_ray/chaos.py --seed {given.seed} --kills {given.kills}"
+    again = f"python -m tests.on_ray.chaos --seed {given.seed} --kills {given.kills}"
     say(f"PROBLEMS; again: {again}" if found.problems else "no problems")
     sys.exit(1 if found.problems else 0)
 

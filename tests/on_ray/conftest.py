@@ -1,7 +1,7 @@
 """Real clusters for tests: one per module, in a private directory, with a private HOME.
 
-`cluster_of(nodes, ...)` starts a local cluster that ends with the module; the same arguments give the same cluster.
-`connected(cluster)` connects this process to it for the length of a block.
+`cluster_of(nodes, ...)` starts a local cluster that ends with the module; the same arguments return the same cluster.
+`connected(cluster)` connects this process to it for a block.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import pytest
 
 ray = pytest.importorskip("ray")
 
-from waiting import ClusterOf, Connected  # noqa: E402
-
-from stead.ray.local import LocalCluster  # noqa: E402
+from stead.ray.local.local_cluster import LocalCluster  # noqa: E402
+from tests.on_ray.waiting import ClusterOf, Connected  # noqa: E402
 
 __all__ = ["ClusterOf", "Connected"]
 
@@ -48,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Nothing of the user's, such as Ray's token, gets in or is written to."""
+    """Nothing of the user's, such as Ray's token, is read or written."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(home))
@@ -76,7 +75,7 @@ def cluster_of(private_home: Path) -> Iterator[ClusterOf]:
 
 @pytest.fixture(scope="session")
 def connected() -> Connected:
-    """Connects this process for a block: ``with connected(cluster):``; gives the real `ray` module."""
+    """Connects this process for a block: ``with connected(cluster):``; returns the real `ray` module."""
 
     @contextmanager
     def connect(cluster: LocalCluster, namespace: str = "tests", **options: Any) -> Iterator[Any]:

@@ -1,10 +1,9 @@
-"""Killing the controller at an exact step of its loop, without a word of it in the controller's own code.
+"""Kills the controller at an exact step of its loop, without any support in the controller's own code.
 
-A cluster that is started with `Killer.environment` lets every worker run `arm`, which makes the process that becomes
-the controller look at a plan, a file, whenever it reaches one of `TARGETS`. `Killer.at` writes a plan for the length
-of a block, and the block fails if the controller did not die exactly there, once. To kill at another place, add it
-to `TARGETS`; to kill in the course of another fact, name the fact: counting begins when the step that has it is about
-to be written to the journal.
+In a cluster started with `Killer.environment`, every worker runs `arm`. The process that becomes the controller then
+reads a plan, a file, whenever it reaches one of `TARGETS`. `Killer.at` writes a plan for a block, and the block fails
+if the controller did not die exactly there, once. To kill at another place, add it to `TARGETS`. To kill during another
+fact, name the fact: counting starts when the step with that fact is about to be written to the journal.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from stead.ray.start import SETUP_HOOK
+from stead.ray.local.start import SETUP_HOOK
 
 PLAN = "KILLING_PLAN"
 
 WRITE = "stead.journal:Journal.append"
-GRANT = "stead.ray.passes:Passes._set_many"
-TICKET = "stead.ray.tickets:Tickets._set_many"
-PLUG = "stead.ray.plugs:GroupPlugs.add"
-UNPLUG = "stead.ray.plugs:GroupPlugs.remove"
-ANNOUNCE = "stead.ray.agents:Pages.write"
-SETTLE = "stead.ray.passes:Passes.settle"
-TELL = "stead.ray.book:Book.add_event"
+GRANT = "stead.ray.control.passes:Passes._set_many"
+TICKET = "stead.ray.control.tickets:Tickets._set_many"
+PLUG = "stead.ray.control.plugs:GroupPlugs.add"
+UNPLUG = "stead.ray.control.plugs:GroupPlugs.remove"
+ANNOUNCE = "stead.ray.control.node_agents:Pages.write"
+SETTLE = "stead.ray.control.passes:Passes.settle"
+TELL = "stead.ray.control.state_store:StateStore.add_event"
 TARGETS = (WRITE, GRANT, TICKET, PLUG, UNPLUG, ANNOUNCE, SETTLE, TELL)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A moment in the controller's loop. `within` is for `WRITE` alone: the row is there and not yet committed."""
+    """A moment in the controller's loop. `within` is only for `WRITE`: the row is written but not committed."""
 
     target: str
     moment: Literal["before", "within", "after"]
@@ -48,14 +47,14 @@ class Step:
 
 
 class Killer:
-    """The test's side: where the plan is, and what the cluster needs to know of it."""
+    """The test's side: the plan, and the environment that the cluster needs."""
 
     def __init__(self, folder: Path) -> None:
         self._plan, self._fired = folder / "plan.json", folder / "fired.json"
 
     @property
     def environment(self) -> dict[str, str]:
-        paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        paths = [str(Path(__file__).parent.parent.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         return {
             PLAN: str(self._plan),
             SETUP_HOOK: f"{__name__}.arm",
@@ -64,7 +63,7 @@ class Killer:
 
     @contextmanager
     def at(self, step: Step, since: str) -> Iterator[None]:
-        """In this block the controller dies, once: at `step`, counted from the fact of that name on."""
+        """In this block the controller dies, once: at `step`, counted from the fact with that name."""
         unfinished = self._plan.with_suffix(".new")
         unfinished.write_text(json.dumps({**asdict(step), "since": since}), encoding="utf-8")
         self._fired.unlink(missing_ok=True)
@@ -80,8 +79,8 @@ class Killer:
 
 
 def arm() -> None:
-    """For Ray's worker setup. Only a process that becomes the controller is changed, when it says that it does."""
-    from stead.ray import submission
+    """For Ray's worker setup. Changes only the process that becomes the controller."""
+    from stead.ray.submit import core_worker as submission
 
     plain = submission.exempt_this_process
 
@@ -98,7 +97,7 @@ def arm() -> None:
 
 
 class _Plan:
-    """The plan as the controller sees it, and how far it has come."""
+    """The plan in the controller's process, and its progress."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Processes that a test starts itself, by a command: ports for them, and the end of all that came of them."""
+"""Processes that a test starts itself with a command: ports for them, and cleaning up everything they started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from waiting import wait_for
+from tests.on_ray.waiting import wait_for
 
 
 def free_ports(count: int) -> list[int]:
@@ -38,7 +38,7 @@ def processes_of(directory: Path) -> set[int]:
 
 
 def end(head: subprocess.Popen[bytes], directory: Path) -> None:
-    """End the head and its group, and whatever of its own the provider or a raylet has put into another group."""
+    """End the head and its process group, and processes that the provider or a raylet moved to another group."""
     with suppress(ProcessLookupError):
         os.killpg(head.pid, signal.SIGKILL)
     head.wait()
@@ -50,4 +50,4 @@ def end(head: subprocess.Popen[bytes], directory: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
         return not left
 
-    wait_for(is_empty, 20, f"the end of all processes of {directory}")
+    wait_for(is_empty, 60, f"the end of all processes of {directory}")

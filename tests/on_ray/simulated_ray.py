@@ -1,8 +1,8 @@
-"""Ray in virtual time, as far as slots see it: slots, anchors and engine are real, raylets and tasks are simulated.
+"""Ray in virtual time, as far as slots need it: slots, anchors and engine are real, raylets and tasks are simulated.
 
-It does what the real one was seen to do: a total is never shrunk below what is in use, a task starts wherever its name
-and its CPUs are free, and queued work fails when the last node that could run it loses its name. Workers on a node that
-a name was withdrawn from do not run what Ray sends them (see `stead.ray.workers`).
+It behaves like real Ray: a total never shrinks below what is in use, a task starts wherever its name and its CPUs are
+free, and queued work fails when the last node that could run it loses its name. Workers on a node that a name was
+withdrawn from do not run what Ray sends them (see `stead.ray.submit.workers`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.decisions import Evicted, Placed, Waiting
 from stead.engine.facts import ClockAdvanced, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
-from stead.node import Node
-from stead.ray.anchors import Anchors
-from stead.ray.book import SlotShape
-from stead.ray.grants import Outcome
-from stead.ray.page import ONE, SLOT, read_slot, slot_name
-from stead.ray.slots import Slots
-from stead.ray.tables import NodeRow, PendingRow, Status
+from stead.language.asks import Ask
+from stead.language.nodes import Node
+from stead.language.taints import Effect, Taint
+from stead.ray.control.anchors import Anchors
+from stead.ray.control.slots import Slots
+from stead.ray.submit.messages import SlotShape
+from stead.ray.wire.node_page import ONE
+from stead.ray.wire.own_names import SLOT, read_slot, slot_name
+from stead.ray.wire.resource_grants import Outcome
+from stead.ray.wire.tables import NodeRow, PendingRow, Status
 from stead.solver import found as solver
-from stead.taints import Effect, Taint
 
 TICK_S = 0.05
 HEAD = "head"
@@ -40,8 +41,14 @@ class Raylet:
     running: list[tuple[float, str, str]] = field(default_factory=list)  # end, name, program
 
     def available(self) -> dict[str, float]:
-        free = {name: total - self.held[name] * ONE for name, total in self.total.items()}
-        return {**free, "CPU": self.cpus - len(self.running) + self.blocked}
+        return {**{name: self.free(name) for name in self.total}, "CPU": self.free_cpus}
+
+    def free(self, name: str) -> float:
+        return self.total.get(name, 0.0) - self.held[name] * ONE
+
+    @property
+    def free_cpus(self) -> float:
+        return self.cpus - len(self.running) + self.blocked
 
 
 class HeldBySimulation(Anchors):
@@ -72,8 +79,10 @@ class SimulatedRay:
         self.lengths: dict[str, float] = {}
         self.shapes: dict[str, SlotShape] = {}
         self.silent: set[str] = set()
-        self.listed_s = self.heard_s = 0.0  # how late Ray's table lists what waits; and raylets hear of each other
-        self.pulled_s = self.found_s = 0.0  # how often that table is made; and how late tasks find a slot
+        self.listed_s = self.heard_s = (
+            0.0  # how late Ray's table lists pending work, and raylets learn about each other
+        )
+        self.pulled_s = self.found_s = 0.0  # how often that table is updated, and how late tasks find a slot
         self.pulled: tuple[float, tuple[PendingRow, ...]] = (0.0, ())
         self.raised: dict[tuple[str, str], float] = {}  # (node, name), and when it last got more of it
         self.idle_s = self.idle_most_s = 0.0  # how long nothing has run while work waited
@@ -87,7 +96,7 @@ class SimulatedRay:
         self.waiting: dict[str, float] = {}
         self.world = 0
 
-    # -- what slots need
+    # -- the interface for slots
 
     def slot_shape(self, key: str) -> SlotShape | None:
         return self.shapes.get(key)
@@ -124,7 +133,7 @@ class SimulatedRay:
         return Outcome.ANSWERED
 
     def _is_feasible(self, node: str, name: str) -> bool:
-        """Whether a raylet knows of a node that could run it; of others it hears late."""
+        """Whether a raylet knows a node that could run it. Raylets learn late about each other."""
         return any(
             other == node or self.now - since >= self.heard_s
             for (other, granted), since in self.whole_since.items()
@@ -132,8 +141,7 @@ class SimulatedRay:
         )
 
     def _can_start(self, name: str, raylet: Raylet) -> bool:
-        free = raylet.available()
-        return self.pending[name] > 0 and free.get(name, 0.0) >= 1.0 and free["CPU"] > 0
+        return self.pending[name] > 0 and raylet.free_cpus > 0 and raylet.free(name) >= 1.0
 
     # -- what programs do
 
@@ -226,7 +234,7 @@ class SimulatedRay:
         }
 
     def kill(self, node: str) -> None:
-        """Ray tries again what ran there, and what waited in its queue waits elsewhere."""
+        """Ray retries what ran there, and queued work moves to other nodes."""
         for _, name, _ in self.raylets.pop(node).running:
             self.pending[name] += 1
         self.whole_since = {place: since for place, since in self.whole_since.items() if place[0] != node}

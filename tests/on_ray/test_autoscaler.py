@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 import yaml
-from processes import answers, end, free_ports
-from waiting import wait_for
-from workload import run_driver
 
-from stead.ray.local import OBJECT_STORE_BYTES, keeper_environment
+from stead.ray.local.local_cluster import OBJECT_STORE_BYTES, cluster_environment
+from tests.on_ray.processes import answers, end, free_ports
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import run_driver
 
 pytest.importorskip("ray")
 
@@ -34,7 +34,7 @@ HEAD_ID = f"{'f' * 51}00000"
 """The id that Ray's provider for tests expects of the head."""
 
 IDLE_S = 3.0
-"""A node without work for so long is to go."""
+"""A node that is idle for this long should end."""
 
 AUTOSCALED = {
     "RAY_FAKE_CLUSTER": "1",
@@ -49,14 +49,14 @@ AUTOSCALED = {
 POOL = {"pool": "own"}
 
 EMPTY = ("setup_commands", "head_setup_commands", "worker_setup_commands", "cluster_synced_files")
-"""What Ray would do on a machine that it launches: nothing, here."""
+"""Settings for what Ray does on a machine that it launches: nothing, in these tests."""
 
 DRIVER = """
     import json, sys, time
     import ray, stead
 
     sys.path.insert(0, sys.argv[2])
-    from waiting import wait_for
+    from tests.on_ray.waiting import wait_for
 
     def alive():
         return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
@@ -78,14 +78,14 @@ DRIVER = """
     wait_for(lambda: alive() == {head}, 60, "a cluster of the head alone")
     before, start = known(), time.monotonic()
 """
-"""How each program begins: attached by the hook alone, with the one node there is tainted."""
+"""How each program begins: bound by the hook alone, with the only node tainted."""
 
 SCALES = """
     ran_on = ray.get(where.remote(), timeout=60)
     ran = time.monotonic() - start
     wait_for(lambda: alive() == {head}, 60, "the end of the idle node")
     gone = time.monotonic() - start
-    wait_for(lambda: not told(), 10, "the end of what was told")
+    wait_for(lambda: not told(), 60, "the end of what was told")
     taints = [str(taint) for view in stead.nodes() if view.id == head for taint in view.taints]
     print(json.dumps({
         "head": head, "ran_on": ran_on, "launched": sorted(known() - before), "taints": taints,
@@ -112,12 +112,12 @@ MUCH = """
     (labelled_on,) = ray.get([labelled], timeout=60)
     labels = {node["NodeID"]: node["Labels"] for node in ray.nodes()}
     seconds = time.monotonic() - start
-    wait_for(told, 20, "a demand that stands")
+    wait_for(told, 60, "a demand that stands")
     ray.kill(ray.get_actor("stead-controller", "stead"), no_restart=False)
     stead.nodes()
     waits = not ray.wait([hopeless], timeout=0)[0]
     ray.cancel(hopeless)
-    wait_for(lambda: not told(), 20, "the end of what was told, before and after the kill")
+    wait_for(lambda: not told(), 60, "the end of what was told, before and after the kill")
     print(json.dumps({
         "head": head, "ran_on": ran_on, "pool": labels[labelled_on].get("pool"), "waits": waits, "seconds": seconds,
     }))
@@ -130,7 +130,7 @@ class Autoscaled:
     directory: Path
 
     def words(self) -> str:
-        """The end of what the autoscaler has written, for a test that fails."""
+        """The end of the autoscaler's log, for a test that fails."""
         found = sorted(self.directory.glob("session_2*/logs/monitor.*"))
         return "\n".join(each.read_text(errors="replace")[-3000:] for each in found)
 
@@ -179,7 +179,7 @@ def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
     """.split()
     head = subprocess.Popen(
         [sys.executable, "-m", "ray.scripts.scripts", *command],
-        env=keeper_environment(os.environ, AUTOSCALED, hooked=True),
+        env=cluster_environment(os.environ, AUTOSCALED, hooked=True),
         stdout=(directory / "head.out").open("w"),
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -195,24 +195,26 @@ def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
 def run(cluster: Autoscaled, program: str) -> Any:
     environment = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     try:
-        return run_driver(dedent(DRIVER) + dedent(program), environment, cluster.address, str(Path(__file__).parent))
+        return run_driver(
+            dedent(DRIVER) + dedent(program), environment, cluster.address, str(Path(__file__).parent.parent.parent)
+        )
     except (AssertionError, subprocess.TimeoutExpired) as error:
         raise AssertionError(f"{error}\n{cluster.words()}") from None
 
 
-def test_work_that_a_taint_keeps_off_the_head_gets_a_new_node_which_goes_when_it_is_idle(cluster: Autoscaled) -> None:
+def test_work_that_cannot_run_on_the_tainted_head_gets_a_new_node_that_ends_when_idle(cluster: Autoscaled) -> None:
     found = run(cluster, SCALES)
     assert found["ran_on"] != found["head"]
     assert found["launched"] == [found["ran_on"]], "one node was enough"
     assert found["taints"] == ["kept=free"], "the taint still stands"
 
 
-def test_a_launched_node_that_is_tainted_is_replaced_for_new_work_and_goes_when_it_is_idle(cluster: Autoscaled) -> None:
+def test_a_tainted_launched_node_is_replaced_for_new_work_and_ends_when_idle(cluster: Autoscaled) -> None:
     found = run(cluster, TAINTED_TOO)
     assert found["next_on"] not in (found["head"], found["ran_on"])
 
 
-def test_work_that_no_node_could_serve_and_more_than_may_be_launched_stop_no_scale_up(cluster: Autoscaled) -> None:
+def test_infeasible_work_and_demand_above_the_limit_do_not_stop_scale_up(cluster: Autoscaled) -> None:
     found = run(cluster, MUCH)
     assert found["head"] not in found["ran_on"]
     assert found["pool"] == "own"

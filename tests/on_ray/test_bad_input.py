@@ -1,4 +1,4 @@
-"""Bad input is answered where it was given, in one sentence that names the bad part, without tracebacks of Ray's."""
+"""Bad input is refused where it was given, in one sentence that names the bad part, without tracebacks of Ray's."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from workload import NOBODY, Resident, attached, where
 
 import stead
 from stead import Exists, In, label_in, node_affinity
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.workload import NOBODY, Resident, attached, where
 
 LONG = "x" * 64
 
 
 def sentence(error: BaseException) -> str:
-    """The words of an error, which must be one line that people can read."""
+    """The message of an error, which must be one readable line."""
     words = str(error)
     assert words and "\n" not in words and len(words) < 800, words
     assert not any(mark in words for mark in ("Traceback", "ray::", "pid=", "_stead_route", "\x1b")), words
@@ -28,7 +28,7 @@ def sentence(error: BaseException) -> str:
 
 
 def refused(call: Callable[[], Any], *kinds: type[Exception]) -> str:
-    """What a call says when it refuses; it raises stead's own errors if no others are expected."""
+    """The message of a call that is refused. It raises stead's own errors unless others are expected."""
     with pytest.raises(kinds or (stead.Invalid, stead.Unsupported)) as refusal:
         call()
     return sentence(refusal.value)
@@ -52,13 +52,13 @@ UNCONNECTED: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture
 def no_cluster_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray starts or joins a cluster at the first call to it, which no call of stead's may bring about."""
+    """Ray starts or joins a cluster at the first call to it. No call of stead's may cause that."""
     monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", False)
 
 
 class TestBeforeInit:
     @pytest.mark.parametrize("name", UNCONNECTED)
-    def test_a_call_says_what_to_do_first(self, no_cluster_by_itself: None, name: str) -> None:
+    def test_a_call_before_init_says_what_to_do_first(self, no_cluster_by_itself: None, name: str) -> None:
         assert not ray.is_initialized()
         assert "stead.init()" in refused(UNCONNECTED[name])
 
@@ -109,30 +109,30 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
 class TestOptions:
     @pytest.mark.parametrize("name", OPTIONS)
     @pytest.mark.parametrize("target", [where, Resident], ids=["task", "actor"])
-    def test_nonsense_is_refused_by_options(self, cluster: LocalCluster, target: Any, name: str) -> None:
+    def test_options_refuse_an_invalid_value(self, cluster: LocalCluster, target: Any, name: str) -> None:
         options, part = OPTIONS[name]
         assert part in refused(lambda: target.options(**options).remote())
 
     @pytest.mark.parametrize("name", OPTIONS)
-    def test_nonsense_is_refused_by_both_decorators(self, cluster: LocalCluster, name: str) -> None:
+    def test_both_decorators_refuse_an_invalid_value(self, cluster: LocalCluster, name: str) -> None:
         options, part = OPTIONS[name]
         assert part in refused(lambda: ray.remote(**options)(lambda: None))
         assert part in refused(lambda: stead.remote(**options)(lambda: None))
 
     @pytest.mark.parametrize("decorator", [ray.remote, stead.remote], ids=["ray.remote", "stead.remote"])
-    def test_an_option_that_nobody_knows_is_refused(self, cluster: LocalCluster, decorator: Any) -> None:
+    def test_an_unknown_option_is_refused(self, cluster: LocalCluster, decorator: Any) -> None:
         assert "tolerance" in refused(lambda: decorator(tolerance={})(lambda: None), ValueError)
         assert "tolerance" in refused(lambda: decorator(lambda: None).options(tolerance={}), ValueError)
 
     def test_a_group_refuses_tolerations_as_text(self, cluster: LocalCluster) -> None:
         assert "gpu_node" in refused(lambda: ray.util.placement_group([{"CPU": 1}], tolerations="gpu_node"))
 
-    def test_a_group_refuses_a_slip_in_a_selector(self, cluster: LocalCluster) -> None:
+    def test_a_group_refuses_a_typo_in_a_selector(self, cluster: LocalCluster) -> None:
         bad = [{"zone": "!(a)"}]
         assert "zone" in refused(lambda: ray.util.placement_group([{"CPU": 1}], bundle_label_selector=bad))
 
     def test_steads_decorator_says_how_it_is_used(self, cluster: LocalCluster) -> None:
-        assert "num_cpus=1" in refused(lambda: stead.remote(1, num_cpus=1), TypeError)
+        assert "num_cpus=1" in refused(lambda: stead.remote(1, num_cpus=1), TypeError)  # type: ignore[call-overload]
         assert ".remote()" in refused(stead.remote(lambda: None), TypeError)
 
     @pytest.mark.parametrize("weight", [0, 101, -5, 1.5, "heavy"])
@@ -147,7 +147,7 @@ class TestOptions:
             (lambda: label_in("zone", []), "zone"),
             (lambda: label_in("zone", "a", "b"), "is_soft"),  # type: ignore[arg-type]
             (lambda: node_affinity([]), "node_affinity"),
-            (lambda: node_affinity(3), "3"),
+            (lambda: node_affinity(3), "3"),  # type: ignore[arg-type]
             (lambda: node_affinity(label_in("zone", "a"), "yes"), "is_or_semantics"),  # type: ignore[arg-type]
             (In, "In()"),
             (lambda: Exists(effect="sometimes"), "sometimes"),
@@ -205,23 +205,23 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
 
 class TestCalls:
     @pytest.mark.parametrize("name", CHANGES)
-    def test_a_change_that_makes_no_sense_is_refused_and_nothing_changes(self, node: str, name: str) -> None:
+    def test_an_invalid_change_is_refused_and_changes_nothing(self, node: str, name: str) -> None:
         call, part = CHANGES[name]
         before = stead.nodes()[0].labels, stead.nodes()[0].taints
         assert part in refused(lambda: call(node))
         assert (stead.nodes()[0].labels, stead.nodes()[0].taints) == before
 
     @pytest.mark.parametrize("name", QUESTIONS)
-    def test_a_question_that_makes_no_sense_is_refused(self, cluster: LocalCluster, name: str) -> None:
+    def test_an_invalid_question_is_refused(self, cluster: LocalCluster, name: str) -> None:
         call, part = QUESTIONS[name]
         assert part in refused(call)
 
-    def test_work_that_has_ended_waits_for_nothing(self, cluster: LocalCluster) -> None:
+    def test_ended_work_is_not_pending(self, cluster: LocalCluster) -> None:
         ended = where.options(label_selector={"zone": "a"}).remote()
         ray.get(ended, timeout=60)
         assert "has ended" in refused(lambda: stead.why(ended))
 
-    def test_a_pin_to_a_node_that_does_not_take_it_is_refused_at_once(self, node: str) -> None:
+    def test_a_pin_to_a_node_that_refuses_the_work_fails_at_once(self, node: str) -> None:
         stead.taint(node, {"closed": "yes"})
         try:
             pin = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -235,7 +235,7 @@ def test_another_address_is_refused_while_connected(cluster: LocalCluster) -> No
 
 
 @pytest.mark.parametrize("name", UNCONNECTED)
-def test_after_the_end_of_a_connection_a_call_says_what_to_do(
+def test_after_a_disconnect_a_call_says_what_to_do(
     cluster: LocalCluster, no_cluster_by_itself: None, name: str
 ) -> None:
     """The last test of the file: it disconnects."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, Resident, attached, where
 
 import stead
-from stead.labelling import ANYWHERE
-from stead.ray.native import NODE_ID, NOWHERE, binding
-from stead.selectors import parse_selector
+from stead.language.labels import ANYWHERE
+from stead.language.selectors import parse_selector
+from stead.ray.submit.native_selectors import NODE_ID, NOWHERE, binding
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, Resident, attached, where
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +40,7 @@ def test_the_first_selector_never_names_the_nodes_that_are_allowed(
 
 
 def state(actor: Any) -> str:
-    from stead.ray.tables import Tables
+    from stead.ray.wire.tables import Tables
 
     row = Tables(ray.get_runtime_context().gcs_address).actor(actor._actor_id.hex())
     return row.state if row else "unknown"

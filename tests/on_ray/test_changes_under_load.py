@@ -1,4 +1,5 @@
-"""Changes while work waits and flows: nothing fails, and what has not started obeys (three raylets of one CPU)."""
+"""Changes while work is pending and running: nothing fails, and work that has not started obeys (three raylets of one
+CPU)."""
 
 from __future__ import annotations
 
@@ -13,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 import stead
+from tests.on_ray.drivers.stream import stream
+from tests.on_ray.waiting import wait_for
 
 ray = pytest.importorskip("ray")
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent / "drivers"))
-from stream import stream  # noqa: E402
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +30,7 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[stream.__module__])
 STREAM = Path(__file__).parent / "drivers" / "stream.py"
 LANES = {"left": 1, "right": 1}
 ESCAPED_MAX = 0.05
-"""Of the tasks that were submitted but not started when the taint held, how many may still run there."""
+"""The share of tasks submitted but not started when the taint took effect that may still run there."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def cluster(cluster_of: Any) -> Iterator[Any]:
         ]
     )
     stead.init(found.address, namespace="tests", log_to_driver=False, logging_level="error")
-    stead.untaint(found.nodes[2].node_id, ["spare"])  # the cluster has had a taint, so that plain work is bound
+    stead.untaint(found.nodes[2].node_id, ["spare"])  # after the first taint, plain work is bound
     yield found
     ray.shutdown()
 
@@ -70,7 +69,7 @@ Stayer: Any = ray.remote(num_cpus=1)(Home)
 
 @pytest.fixture(autouse=True)
 def as_it_was(ids: list[str]) -> Iterator[None]:
-    """Afterwards nobody is tainted, whatever happened."""
+    """After each test, no node is tainted."""
     yield
     for view in stead.nodes():
         if view.taints:
@@ -78,15 +77,15 @@ def as_it_was(ids: list[str]) -> Iterator[None]:
 
 
 def filled(id: str, **options: Any) -> Any:
-    """An actor that holds a node's one CPU, under a pass of its own: what it frees is of no use to other work."""
+    """An actor that holds a node's only CPU, under its own pass, so other work cannot use what it frees."""
     pin = NodeAffinitySchedulingStrategy(id, soft=False)
     options.setdefault("tolerations", {"nothing": stead.Exists()})
     actor = Stayer.options(scheduling_strategy=pin, **options).remote()
-    assert ray.get(actor.where.remote(), timeout=30) == id
+    assert ray.get(actor.where.remote(), timeout=60) == id
     return actor
 
 
-# -- the only node that fits is taken away and comes back
+# -- the only node that fits is lost and comes back
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def filled(id: str, **options: Any) -> Any:
     [{"label_selector": {"zone": "b"}}, {"resources": {"disk": 1}}],
     ids=["by its label", "by a resource of its own"],
 )
-def test_what_waits_for_the_only_node_that_fits_survives_its_taint(needs: dict[str, Any], ids: list[str]) -> None:
+def test_pending_work_survives_a_taint_of_the_only_node_that_fits(needs: dict[str, Any], ids: list[str]) -> None:
     blocker = filled(ids[1])
     tasks = [where.options(**needs).remote() for _ in range(20)]
     actors = [Stayer.options(max_restarts=-1, **needs).remote() for _ in range(2)]
@@ -113,8 +112,8 @@ def test_what_waits_for_the_only_node_that_fits_survives_its_taint(needs: dict[s
     assert set(ray.get(tasks, timeout=60)) == {ids[1]}
 
 
-def test_what_ends_on_a_tainted_node_lets_at_most_one_queued_piece_in(ids: list[str]) -> None:
-    """Ray gives what a piece of work frees to its own queue before anybody can withdraw it."""
+def test_work_that_ends_on_a_tainted_node_admits_at_most_one_queued_piece(ids: list[str]) -> None:
+    """Ray gives what a piece of work frees to its own queue before stead can withdraw it."""
     blocker = filled(ids[1], tolerations=None)
     tasks = [where.options(resources={"disk": 1}).remote() for _ in range(20)]
     assert ray.wait(tasks, timeout=0.3)[0] == []
@@ -134,7 +133,7 @@ def test_work_follows_a_label_that_moves_under_load(gap: bool, ids: list[str]) -
     first, second = (ids[1], ids[2]) if gap else (ids[2], ids[1])
     stead.label(first, {"tier": "fast"})
     follower = where.options(label_selector={"tier": "fast"})
-    assert ray.get(follower.remote(), timeout=30) == first
+    assert ray.get(follower.remote(), timeout=60) == first
     before = [follower.remote(0.02) for _ in range(60)]
     ray.wait(before, num_returns=5)
     if gap:
@@ -166,7 +165,7 @@ def streaming_elsewhere(cluster: Any, nodes: list[str]) -> subprocess.Popen[str]
 def test_a_taint_holds_against_streams_of_leased_work_from_two_drivers(
     cluster: Any, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ray goes on with a leased worker whatever happened to the resource it was leased for."""
+    """Ray keeps using a leased worker, whatever happens to the resource it was leased for."""
     until, ready, mine = threading.Event(), threading.Event(), list[tuple[float, str, float]]()
     thread = threading.Thread(target=lambda: mine.extend(stream("left", set(ids), ready, until)))
     with streaming_elsewhere(cluster, ids) as other:

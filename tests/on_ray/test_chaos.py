@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from chaos import run
+
+from tests.on_ray.chaos import run
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The options of one submission and the route they come to: what Ray says, what the pass says, what is ranked."""
+"""The options of one submission and their route: what Ray checks, what the pass checks, what is ranked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from ray.util import scheduling_strategies
 
-from stead.asks import Preference
 from stead.errors import Invalid
-from stead.labelling import ANYWHERE, Requirement, Selector
-from stead.ray.compile import ENTRIES_MAX, OWN_OPTIONS, Pass, Route, Wish, is_plain, route
-from stead.selectors import parse_label_selector, parse_selector
-from stead.strategies import (
+from stead.language.asks import Preference
+from stead.language.labels import ANYWHERE, Requirement, Selector
+from stead.language.selectors import parse_label_selector, parse_selector
+from stead.language.strategies import (
     Exists,
     In,
     LabelMatchExpression,
@@ -33,7 +32,8 @@ from stead.strategies import (
     node_affinity,
     node_labels,
 )
-from stead.taints import Effect, Toleration
+from stead.language.taints import Effect, Toleration
+from stead.ray.submit.compile import ENTRIES_MAX, OWN_OPTIONS, Pass, Route, Wish, is_plain, route
 
 rays: Any = scheduling_strategies
 Options = dict[str, Any]
@@ -43,7 +43,7 @@ MARKET, REGION = "ray.io/market-type", "ray.io/availability-region"
 
 @contextmanager
 def refused(*parts: str) -> Iterator[None]:
-    """The block is refused in one sentence that holds every part: what was bad, and what would be good."""
+    """The block is refused in one sentence that contains every part: what is wrong, and a good value."""
     with pytest.raises(Invalid) as caught:
         yield
     message = str(caught.value)
@@ -61,7 +61,7 @@ def prefer(text: str, weight: int = 100) -> Preference:
 
 
 def native(options: Options) -> list[dict[str, str]]:
-    """What Ray is told: the selector, then the fallbacks."""
+    """What Ray gets: the selector, then the fallbacks."""
     found = route(options)
     return [dict(entry) for entry in (found.label_selector, *found.fallback_strategy)]
 
@@ -92,7 +92,7 @@ def group_strategy() -> Any:
         (by([node_affinity(label_in("zone", ["a"])), node_affinity(label_exists("disk"))]), "disk and zone = a"),
     ],
 )
-def test_n2_hard_expressions_become_the_pass(options: Options, expected: str) -> None:
+def test_hard_expressions_become_the_pass(options: Options, expected: str) -> None:
     found = route(options)
     assert found.wish == Wish(Pass(on(expected)))
     assert found.choices == (on(expected),)
@@ -101,7 +101,7 @@ def test_n2_hard_expressions_become_the_pass(options: Options, expected: str) ->
 
 
 @pytest.mark.parametrize("key", ["node_id", "node_ip", "node_name", "ray.io/node-id", "ray.io/accelerator-type"])
-def test_n3_l9_names_of_nodes_and_accelerators_are_never_left_to_ray(key: str) -> None:
+def test_node_ids_and_accelerators_are_never_left_to_ray(key: str) -> None:
     found = route(by(node_affinity(label_in(key, ["x"]))))
     assert found.wish.admits.selector == Selector.all_of(Requirement.is_in(key, "x"))
     assert not found.label_selector
@@ -123,14 +123,14 @@ def test_n3_l9_names_of_nodes_and_accelerators_are_never_left_to_ray(key: str) -
     ],
     ids=lambda strategy: type(strategy).__name__,
 )
-def test_n4_every_spelling_has_the_same_pass(strategy: Any) -> None:
+def test_every_spelling_has_the_same_pass(strategy: Any) -> None:
     assert route(by(strategy)) == route({"label_selector": {"gpu_type": "in(A100,T100)"}})
 
 
 @pytest.mark.parametrize(
     "strategy", [NodeAffinitySchedulingStrategy(ID, False), NodeAffinitySchedulingStrategy(node_id=ID)]
 )
-def test_n4_the_old_strategy_of_stead_is_a_pin_by_the_pass(strategy: Any) -> None:
+def test_steads_node_affinity_strategy_is_a_pin_in_the_pass(strategy: Any) -> None:
     found = route(by(strategy))
     assert found.wish == Wish(Pass(Selector.all_of(Requirement.is_in("node_id", ID))))
     assert found.pins == (ID,)
@@ -138,13 +138,13 @@ def test_n4_the_old_strategy_of_stead_is_a_pin_by_the_pass(strategy: Any) -> Non
     assert not found.label_selector
 
 
-def test_n4_the_old_strategy_of_stead_when_soft_is_a_preference() -> None:
+def test_steads_soft_node_affinity_strategy_is_a_preference() -> None:
     found = route(by(NodeAffinitySchedulingStrategy(node_id=ID, soft=True)))
     assert found.wish == Wish(Pass(), prefers=(Preference(Selector.all_of(Requirement.is_in("node_id", ID))),))
     assert found.pins == ()
 
 
-def test_n8_or_of_expressions_is_one_pass() -> None:
+def test_expressions_joined_by_or_are_one_pass() -> None:
     expressions = [label_in("zone", ["a"]), label_exists("disk"), label_in("rack", ["r1"], is_soft=True)]
     found = route(by(node_affinity(expressions, is_or_semantics=True)))
     assert found.wish == Wish(Pass(on("disk or zone = a")), prefers=(prefer("rack = r1"),))
@@ -154,7 +154,7 @@ def test_n8_or_of_expressions_is_one_pass() -> None:
 
 
 @pytest.mark.parametrize("word", ["DEFAULT", "SPREAD"])
-def test_n5_rays_own_words_are_handed_on(word: str) -> None:
+def test_rays_own_strategy_names_are_passed_on(word: str) -> None:
     assert route(by(word)).strategy == word
     assert route(by([node_affinity(label_in("zone", ["a"])), word])).strategy == word
 
@@ -164,7 +164,7 @@ def test_n5_rays_own_words_are_handed_on(word: str) -> None:
     [group_strategy(), rays.NodeAffinitySchedulingStrategy(ID, False), rays.NodeAffinitySchedulingStrategy(ID, True)],
     ids=["group", "hard pin", "soft pin"],
 )
-def test_n5_rays_own_strategies_are_handed_on_unchanged_and_need_no_pass_of_their_own(strategy: Any) -> None:
+def test_rays_own_strategies_are_passed_on_unchanged_and_need_no_pass(strategy: Any) -> None:
     assert route(by(strategy)).strategy is strategy
     assert route(by(strategy)).wish.key == "plain"
     together = route(by([strategy, "zone = a"]))
@@ -176,16 +176,16 @@ def test_n5_rays_own_strategies_are_handed_on_unchanged_and_need_no_pass_of_thei
     "strategies",
     [["SPREAD", "DEFAULT"], ["SPREAD", group_strategy()], [rays.NodeAffinitySchedulingStrategy(ID, True), "SPREAD"]],
 )
-def test_n5_two_strategies_of_rays_own_are_refused(strategies: list[Any]) -> None:
+def test_two_of_rays_own_strategies_are_refused(strategies: list[Any]) -> None:
     with refused("scheduling_strategy has", "'SPREAD'"):
         route(by(strategies))
 
 
-def test_n5_nothing_in_a_list_is_nothing() -> None:
+def test_none_in_a_list_of_strategies_is_ignored() -> None:
     assert route(by([])) == route(by([None])) == route(by(None)) == route({})
 
 
-def test_a_word_of_rays_in_another_case_is_refused_rather_than_taken_for_a_label() -> None:
+def test_rays_strategy_name_in_another_case_is_refused_and_not_read_as_a_label() -> None:
     with refused("'spread'", "'SPREAD'"):
         route(by("spread"))
 
@@ -199,8 +199,8 @@ def test_rules_on_other_work_leave_the_choice_to_the_engine(is_soft: bool) -> No
     assert len(found.prefers) == is_soft
 
 
-def test_a_strategy_that_nobody_knows_is_refused() -> None:
-    with refused("no strategy", "node_affinity"):
+def test_an_unknown_strategy_is_refused() -> None:
+    with refused("does not know the strategy", "node_affinity"):
         route(by(object()))
 
 
@@ -230,7 +230,7 @@ def test_a_strategy_that_nobody_knows_is_refused() -> None:
         ({}, ()),
     ],
 )
-def test_n7_pins_are_the_only_nodes_that_the_hard_part_names(options: Options, expected: tuple[str, ...]) -> None:
+def test_pins_are_the_nodes_that_the_hard_rules_name(options: Options, expected: tuple[str, ...]) -> None:
     assert route(options).pins == expected
 
 
@@ -238,7 +238,7 @@ def test_n7_pins_are_the_only_nodes_that_the_hard_part_names(options: Options, e
 
 
 @pytest.mark.parametrize("strategy", [None, "SPREAD", "DEFAULT", rays.NodeAffinitySchedulingStrategy(ID, True)])
-def test_l2_a_label_selector_goes_with_any_strategy(strategy: Any) -> None:
+def test_a_label_selector_combines_with_any_strategy(strategy: Any) -> None:
     found = route(by(strategy, label_selector={"zone": "a", MARKET: "spot"}))
     assert found.wish.admits.selector == on(f"{MARKET} = spot and zone = a")
     assert dict(found.label_selector) == {MARKET: "spot"}, "what Ray can say helps its autoscaler"
@@ -261,7 +261,7 @@ def test_l2_a_label_selector_goes_with_any_strategy(strategy: Any) -> None:
         ("!in(a,'')", None),
     ],
 )
-def test_l3_ray_says_what_it_can_and_the_pass_says_the_rest(condition: str, told: str | None) -> None:
+def test_ray_gets_what_it_can_express_and_the_pass_the_rest(condition: str, told: str | None) -> None:
     selector = parse_label_selector({MARKET: condition})
     found = route({"label_selector": {MARKET: condition}})
     assert found.choices == (selector,)
@@ -270,7 +270,7 @@ def test_l3_ray_says_what_it_can_and_the_pass_says_the_rest(condition: str, told
 
 
 @pytest.mark.parametrize("condition", ["(x)", "!(x)", "in()", "isin(a)", None, ["a"]])
-def test_l3_slips_are_refused(condition: Any) -> None:
+def test_typos_in_a_condition_are_refused(condition: Any) -> None:
     with refused(MARKET):
         route({"label_selector": {MARKET: condition}})
     with refused(MARKET):
@@ -300,12 +300,12 @@ def test_l3_slips_are_refused(condition: Any) -> None:
         (by(f"{MARKET} != y and {MARKET} != x"), [{MARKET: "!in(x,y)"}]),
     ],
 )
-def test_l6_fallbacks_on_rays_own_labels_are_rays(options: Options, expected: list[dict[str, str]]) -> None:
+def test_fallbacks_on_rays_own_labels_go_to_ray(options: Options, expected: list[dict[str, str]]) -> None:
     assert native(options) == expected
     assert route(options).wish == Wish(Pass())
 
 
-def test_l6_fallbacks_on_labels_that_change_are_ranked_behind_one_pass() -> None:
+def test_fallbacks_on_dynamic_labels_are_ranked_under_one_pass() -> None:
     found = route(
         {"label_selector": {"zone": "a", MARKET: "spot"}, "fallback_strategy": fallbacks({"zone": "b", MARKET: "spot"})}
     )
@@ -316,14 +316,14 @@ def test_l6_fallbacks_on_labels_that_change_are_ranked_behind_one_pass() -> None
     assert found.fallback_strategy == ()
 
 
-def test_l6_one_choice_that_ray_cannot_say_takes_the_order_of_all_from_ray() -> None:
+def test_one_choice_that_ray_cannot_express_makes_the_engine_order_all() -> None:
     found = route({"label_selector": {MARKET: "spot"}, "fallback_strategy": fallbacks({MARKET: "exists()"})})
     assert found.wish.choices == (on(f"{MARKET} = spot"), on(MARKET))
     assert dict(found.label_selector) == {}
     assert found.fallback_strategy == ()
 
 
-def test_l6_the_order_of_choices_is_part_of_the_wish_but_not_of_its_pass() -> None:
+def test_the_order_of_choices_is_part_of_the_wish_but_not_of_its_pass() -> None:
     one = route({"label_selector": {"zone": "a"}, "fallback_strategy": fallbacks({"zone": "b"})}).wish
     other = route({"label_selector": {"zone": "b"}, "fallback_strategy": fallbacks({"zone": "a"})}).wish
     assert one.key != other.key
@@ -341,7 +341,7 @@ def test_l6_the_order_of_choices_is_part_of_the_wish_but_not_of_its_pass() -> No
         ([{"label_selector": "zone"}], ["label_selector must be a map"]),
     ],
 )
-def test_l6_a_bad_fallback_is_refused(given: Any, parts: list[str]) -> None:
+def test_a_bad_fallback_is_refused(given: Any, parts: list[str]) -> None:
     with refused(*parts):
         route({"fallback_strategy": given})
 
@@ -377,25 +377,25 @@ def test_l6_a_bad_fallback_is_refused(given: Any, parts: list[str]) -> None:
         (by([Wants(prefers=(prefer(f"{MARKET} in [x, y]"),)), f"{MARKET} != x"]), [{MARKET: "y"}, {MARKET: "!x"}]),
     ],
 )
-def test_l8_preferences_on_rays_own_labels_are_fallbacks(options: Options, expected: list[dict[str, str]]) -> None:
+def test_preferences_on_rays_own_labels_are_fallbacks(options: Options, expected: list[dict[str, str]]) -> None:
     assert native(options) == expected
     assert route(options).wish == Wish(Pass())
 
 
-def test_l8_ray_keeps_a_preference_it_can_say_beside_a_pass() -> None:
+def test_ray_gets_a_preference_it_can_express_in_addition_to_a_pass() -> None:
     options = by(node_affinity([label_in(MARKET, ["spot"], is_soft=True), label_in("zone", ["a"])]))
     assert route(options).wish == Wish(Pass(on("zone = a")))
     assert native(options) == [{MARKET: "spot"}, {}]
 
 
-def test_l8_preferences_that_ray_cannot_say_are_ranked() -> None:
+def test_preferences_that_ray_cannot_express_are_ranked() -> None:
     found = route(by(node_affinity([label_in("zone", ["a"], is_soft=True), label_in(MARKET, ["spot"])])))
     assert found.wish == Wish(Pass(), prefers=(prefer("zone = a"),))
     assert dict(found.label_selector) == {MARKET: "spot"}
     assert found.fallback_strategy == ()
 
 
-def test_l8_choices_are_ranked_with_preferences_that_ray_cannot_say() -> None:
+def test_choices_are_ranked_together_with_preferences_that_ray_cannot_express() -> None:
     found = route(
         by(
             node_affinity(label_in("zone", ["a"], is_soft=True)),
@@ -407,7 +407,7 @@ def test_l8_choices_are_ranked_with_preferences_that_ray_cannot_say() -> None:
     assert native_of(found) == [{}]
 
 
-def test_l8_too_many_preferences_for_ray_are_ranked() -> None:
+def test_too_many_preferences_for_ray_are_ranked() -> None:
     keys = [f"ray.io/k{n}" for n in range(4)]
     few = by(node_affinity([label_in(key, ["x"], is_soft=True) for key in keys[:3]]))
     many = by(node_affinity([label_in(key, ["x"], is_soft=True) for key in keys]))
@@ -424,7 +424,7 @@ def native_of(found: Route) -> list[dict[str, str]]:
 # Ray's own label strategy.
 
 
-def test_l10_rays_label_strategy_obeys_labels_that_change() -> None:
+def test_rays_label_strategy_obeys_dynamic_labels() -> None:
     conditions = {
         "a": rays.In("x", "y"),
         "b": rays.NotIn("x"),
@@ -438,11 +438,11 @@ def test_l10_rays_label_strategy_obeys_labels_that_change() -> None:
     assert found.strategy is None
 
 
-def test_l10_plain_strings_are_equal_and_not_equal() -> None:
+def test_plain_strings_mean_equal_and_not_equal() -> None:
     assert route(by(node_labels({"a": "x", "b": "!y"}))).wish == Wish(Pass(on("a = x and b != y")))
 
 
-def test_l10_rays_label_strategy_on_rays_own_labels_is_said_by_ray() -> None:
+def test_rays_label_strategy_on_rays_own_labels_goes_to_ray() -> None:
     strategy = rays.NodeLabelSchedulingStrategy({MARKET: rays.NotIn("spot")}, soft={REGION: rays.In("r1")})
     assert native(by(strategy)) == [{MARKET: "!spot", REGION: "r1"}, {MARKET: "!spot"}]
 
@@ -464,7 +464,7 @@ def test_l10_rays_label_strategy_on_rays_own_labels_is_said_by_ray() -> None:
         ),
     ],
 )
-def test_t3_tolerations_are_part_of_the_pass(given: Any, expected: Toleration) -> None:
+def test_tolerations_are_part_of_the_pass(given: Any, expected: Toleration) -> None:
     found = route({"tolerations": given})
     assert found.wish == Wish(Pass(tolerations=(expected,)))
     assert found.wish.key not in ("plain", route({}).wish.key)
@@ -472,13 +472,13 @@ def test_t3_tolerations_are_part_of_the_pass(given: Any, expected: Toleration) -
 
 
 @pytest.mark.parametrize("given", ["gpu", {"gpu": "A100"}, {"gpu": rays.DoesNotExist()}, ["gpu"], ""])
-def test_t3_a_toleration_that_is_no_expression_is_refused(given: Any) -> None:
+def test_a_toleration_that_is_not_an_expression_is_refused(given: Any) -> None:
     assert not is_plain({"tolerations": given})
     with refused("Exists()"):
         route({"tolerations": given})
 
 
-def test_e7_a_deadline_is_a_positive_number_of_seconds() -> None:
+def test_a_deadline_is_a_positive_number_of_seconds() -> None:
     assert route({"deadline_s": 600}).deadline_s == 600.0
     assert route({}).deadline_s is None
     for bad in (0, -1, True, float("nan"), float("inf"), "600"):
@@ -549,8 +549,9 @@ def test_equal_rules_in_another_order_are_one_route() -> None:
     assert hash(route(one)) == hash(route(other))
 
 
-def test_a_key_is_ten_hex_digits_that_no_process_changes() -> None:
-    """Keys name resources that other processes made: a change here is a change of what clusters hold."""
+def test_a_key_is_the_same_ten_hex_digits_in_every_process() -> None:
+    """Keys are part of resource names that other processes created: changing them changes what existing clusters
+    hold."""
     assert Pass(on("zone = a")).key == "b01f522d29"
     assert Pass(tolerations=(Toleration("gpu"), Toleration("gpu"))).key == Pass(tolerations=(Toleration("gpu"),)).key
     assert Wish(Pass(on("zone = a"))).key == "b01f522d29"
@@ -566,7 +567,7 @@ def test_a_route_travels_between_processes() -> None:
     assert again.wish.key == found.wish.key
 
 
-def test_an_ask_has_every_choice_with_the_resources_but_not_with_steads_own() -> None:
+def test_an_ask_has_every_choice_with_the_resources_except_steads_own() -> None:
     found = route({"label_selector": {MARKET: "spot"}, "fallback_strategy": fallbacks({"zone": "a"})})
     ask = found.ask("w", {"CPU": 1, "accelerator_type:A100": 0.001, "stead.pass.plain": 0.0001})
     assert [choice.selector for choice in ask.choices] == [on(f"{MARKET} = spot"), on("zone = a")]
@@ -575,7 +576,7 @@ def test_an_ask_has_every_choice_with_the_resources_but_not_with_steads_own() ->
     assert route(by(["zone = a", "SPREAD"])).ask("w", {}).policy == "spread"
 
 
-def test_an_ask_knows_what_rays_own_node_affinity_means() -> None:
+def test_an_ask_includes_rays_own_node_affinity() -> None:
     wanted = Selector.all_of(Requirement.is_in("node_id", ID))
     hard, soft = (route(by(rays.NodeAffinitySchedulingStrategy(ID, soft))).ask("w", {}) for soft in (False, True))
     assert [choice.selector for choice in hard.choices] == [wanted]

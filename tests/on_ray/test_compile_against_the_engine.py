@@ -1,4 +1,4 @@
-"""Whatever is asked for, Ray and the pass together leave the nodes that the engine would, in its order."""
+"""For any options, Ray and the pass together allow the nodes that the engine allows, in its order."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from hypothesis import given, settings
 from ray._private.label_utils import validate_fallback_strategy, validate_label_selector
 
-from stead.asks import Preference
 from stead.engine import Engine
 from stead.engine.facts import NodeJoined
-from stead.labelling import Selector
-from stead.node import Node
-from stead.ray.compile import Pass, Route, route
-from stead.selectors import label_selector_strings
-from stead.strategies import Exists, In, NotIn, Wants
-from stead.taints import tolerated
-from strategies_for_tests import NODE_IDS, NODE_NAMES, Maker, Words, made
+from stead.language.asks import Preference
+from stead.language.labels import Selector
+from stead.language.nodes import Node
+from stead.language.selectors import label_selector_strings
+from stead.language.strategies import Exists, In, NotIn, Wants
+from stead.language.taints import tolerated
+from stead.ray.submit.compile import Pass, Route, route
+from tests.strategies_for_tests import NODE_IDS, NODE_NAMES, Maker, Words, made
 
 Options = dict[str, Any]
 MARKET, REGION = "ray.io/market-type", "ray.io/availability-region"
@@ -42,7 +42,7 @@ def some_node(maker: Maker, id: str) -> Node:
 
 
 def some_options(maker: Maker, words: Words = WORDS) -> Options:
-    """Everything that node rules can say, of each kind once in a while."""
+    """Random options with every kind of node rule."""
 
     def label_selector() -> dict[str, str]:
         requirements = {one.key: one for one in maker.some(lambda: maker.requirement(words), 0, 2)}
@@ -74,7 +74,7 @@ def some_options(maker: Maker, words: Words = WORDS) -> Options:
 
 
 def ray_matches(selector: Mapping[str, str], node: Node) -> bool:
-    """By Ray's own semantics: a value or a list of them, and a negation also where there is no such label."""
+    """Ray's own semantics: a value or a list of values; a negation also matches nodes without the label."""
     for key, condition in selector.items():
         text = condition.removeprefix("!")
         values = text[3:-1].split(",") if text.startswith("in(") else [text]
@@ -89,7 +89,7 @@ def has_pass(admits: Pass, node: Node) -> bool:
 
 
 def entries(found: Route) -> list[dict[str, str]]:
-    """What Ray is told: the selector, then the fallbacks."""
+    """What Ray gets: the selector, then the fallbacks."""
     return [dict(entry) for entry in (found.label_selector, *found.fallback_strategy)]
 
 
@@ -108,7 +108,7 @@ def some_case(maker: Maker) -> Case:
 
 @settings(max_examples=400, deadline=None)
 @given(made(some_case))
-def test_ray_and_the_pass_leave_exactly_the_nodes_that_the_engine_would(case: Case) -> None:
+def test_ray_and_the_pass_allow_exactly_the_nodes_that_the_engine_allows(case: Case) -> None:
     nodes, options = case
     found = route(options)
     engine = Engine()
@@ -120,8 +120,8 @@ def test_ray_and_the_pass_leave_exactly_the_nodes_that_the_engine_would(case: Ca
 
 @settings(max_examples=400, deadline=None)
 @given(made(some_case))
-def test_ray_takes_choices_and_then_preferences_in_the_order_of_the_engine(case: Case) -> None:
-    """Where nothing is left to rank, a node that is strictly better has an earlier entry; else there is no fallback."""
+def test_ray_tries_choices_and_then_preferences_in_the_engines_order(case: Case) -> None:
+    """If nothing is left to rank, a strictly better node has an earlier entry; otherwise there is no fallback."""
     nodes, options = case
     found = route(options)
     if found.wish.choices or found.wish.prefers:
@@ -145,7 +145,7 @@ def test_ray_takes_choices_and_then_preferences_in_the_order_of_the_engine(case:
 
 @settings(max_examples=200, deadline=None)
 @given(made(some_options))
-def test_ray_accepts_every_selector_it_is_told(options: Options) -> None:
+def test_ray_accepts_every_selector_it_gets(options: Options) -> None:
     found = route(options)
     assert validate_label_selector(dict(found.label_selector)) is None
     assert validate_fallback_strategy([{"label_selector": dict(entry)} for entry in found.fallback_strategy]) is None

@@ -1,52 +1,52 @@
-"""``policy=`` of a submission, and the default of a cluster: who chooses the node, and how."""
+"""``policy=`` of a submission, and the default of a cluster: whether Ray or the engine chooses the node, and how."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from test_compile import ID, Options, by, group_strategy, on, rays, refused
 
-from stead.asks import PolicyName
-from stead.labelling import Requirement, Selector
-from stead.ray.compile import by_default, route
-from stead.strategies import Exists
+from stead.language.asks import PolicyName
+from stead.language.labels import Requirement, Selector
+from stead.language.strategies import Exists
+from stead.ray.submit.compile import by_default, route
+from tests.on_ray.test_compile import ID, Options, by, group_strategy, on, rays, refused
 
 FLOWS = ["flow", "flow-pack", "flow-fgd"]
 
 
 @pytest.mark.parametrize("policy", [*FLOWS, "pack", "spread", "random", PolicyName.FLOW])
-def test_a_policy_that_ray_has_not_leaves_the_choice_to_the_engine(policy: str) -> None:
+def test_a_policy_that_ray_does_not_have_leaves_the_choice_to_the_engine(policy: str) -> None:
     found = route({"policy": policy, "label_selector": {"zone": "a"}})
     assert found.is_decided
     assert found.ask("w", {}).policy == policy
 
 
-def test_the_policy_that_is_rays_own_leaves_the_choice_to_ray() -> None:
+def test_rays_own_policy_leaves_the_choice_to_ray() -> None:
     assert not route({"policy": "hybrid"}).is_decided
     assert route({"policy": "hybrid", "labels": {"app": "web"}}).ask("w", {}).policy == "hybrid"
 
 
-def test_a_policy_goes_with_rays_pins_and_rules_on_nodes() -> None:
+def test_a_policy_combines_with_rays_pins_and_rules_on_nodes() -> None:
     ask = route(by(rays.NodeAffinitySchedulingStrategy(ID, False), policy="flow")).ask("w", {})
     assert [choice.selector for choice in ask.choices] == [Selector.all_of(Requirement.is_in("node_id", ID))]
     assert ask.policy == "flow"
 
 
 @pytest.mark.parametrize("given", ["flwo", "", "FLOW", 3, True, ["flow"], {"flow": 1}])
-def test_a_policy_that_nobody_knows_is_refused(given: Any) -> None:
+def test_an_unknown_policy_is_refused(given: Any) -> None:
     with refused("policy", repr(given), "flow, flow-pack, flow-fgd"):
         route({"policy": given})
 
 
-def test_a_policy_beside_rays_spread_is_refused() -> None:
+def test_a_policy_together_with_rays_spread_is_refused() -> None:
     with refused("policy 'flow'", "'SPREAD'", "policy='flow'"):
         route(by("SPREAD", policy="flow"))
     assert route(by("SPREAD", policy="spread")).ask("w", {}).policy == "spread"
 
 
 @pytest.mark.parametrize("default", FLOWS)
-def test_a_flow_by_default_is_for_all_work_that_says_nothing_of_it(default: str) -> None:
+def test_a_default_flow_policy_applies_to_all_work_without_a_policy(default: str) -> None:
     plain = by_default(None, default, "DEFAULT")
     assert plain is not None
     assert (plain.policy, plain.is_decided, plain.wish.key) == (default, True, "plain")
@@ -65,12 +65,12 @@ def test_a_flow_by_default_is_for_all_work_that_says_nothing_of_it(default: str)
         ({"tolerations": {"gpu": Exists()}}, rays.NodeAffinitySchedulingStrategy(ID, False)),
     ],
 )
-def test_a_default_changes_nothing_for_work_that_says_how_its_node_is_chosen(options: Options, strategy: Any) -> None:
+def test_a_default_changes_nothing_for_work_with_its_own_policy_or_strategy(options: Options, strategy: Any) -> None:
     assert by_default(route(options), "flow", strategy) == route(options)
     assert by_default(None, "flow", "SPREAD") is None
 
 
-def test_another_default_is_only_for_what_the_engine_places_anyway() -> None:
+def test_any_other_default_applies_only_to_work_that_the_engine_places_anyway() -> None:
     decided = route({"labels": {"app": "web"}})
     found = by_default(decided, "pack", None)
     assert found is not None

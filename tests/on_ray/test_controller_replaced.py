@@ -1,4 +1,5 @@
-"""A controller that was ended for good, by Ray's own API: programs go on with the next one, and it knows everything."""
+"""A controller that was killed for good with Ray's own API: programs continue with the next one, which knows
+everything."""
 
 from __future__ import annotations
 
@@ -7,13 +8,13 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, attached, labelled, run_driver, where
 
 import stead
-from stead.ray.attach import NAME, NAMESPACE
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.wire.own_names import CONTROLLER, NAMESPACE
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, attached, labelled, run_driver, where
 
 pytestmark = pytest.mark.long
 
@@ -38,24 +39,24 @@ def ids(cluster: LocalCluster) -> list[str]:
 
 
 def actor_id() -> str:
-    """The controller that has the name now, "" if none has."""
+    """The id of the current controller; "" if there is none."""
     try:
-        found: Any = ray.get_actor(NAME, NAMESPACE)
+        found: Any = ray.get_actor(CONTROLLER, NAMESPACE)
     except ValueError:
         return ""
     return str(found._actor_id.hex())
 
 
 def end_controller() -> str:
-    """As any program can end it: Ray starts it no more. Returns its id."""
-    controller = ray.get_actor(NAME, NAMESPACE)
+    """Kill it for good, as any program can: Ray does not restart it. Returns its id."""
+    controller = ray.get_actor(CONTROLLER, NAMESPACE)
     before = str(controller._actor_id.hex())
     ray.kill(controller)
     wait_for(lambda: actor_id() != before, SOON_S, "the end of the controller")
     return before
 
 
-def test_a_program_goes_on_when_another_one_has_started_the_next_controller(cluster: LocalCluster) -> None:
+def test_a_program_continues_when_another_one_has_started_the_next_controller(cluster: LocalCluster) -> None:
     ray.get(where.options(labels={"app": "before"}).remote(), timeout=SOON_S)
     assert run_driver(REPLACES_IT, {}, cluster.address) == 2
     late = where.options(labels={"app": "after"}).remote()
@@ -72,8 +73,8 @@ def test_work_that_is_submitted_while_there_is_no_controller_is_placed(ids: list
         assert ray.get(ruled, timeout=SOON_S) == ids[1]
 
 
-def test_it_comes_back_by_itself_and_knows_what_was_said(cluster: LocalCluster, ids: list[str]) -> None:
-    """Nobody asks it anything: an attached program sees that it is gone."""
+def test_it_is_restarted_automatically_and_knows_all_earlier_changes(cluster: LocalCluster, ids: list[str]) -> None:
+    """No call is made: a connected program notices that it is gone."""
     stead.taint(ids[1], {"mine": "yes"})
     waiting = where.options(labels={"app": "waits"}, label_selector={"later": "yes"}).remote()
     try:
@@ -89,7 +90,7 @@ def test_it_comes_back_by_itself_and_knows_what_was_said(cluster: LocalCluster, 
     assert ray.get(where.options(scheduling_strategy="SPREAD").remote(), timeout=SOON_S) in ids
 
 
-def test_a_taint_that_is_asked_for_while_it_is_replaced_holds(ids: list[str]) -> None:
+def test_a_taint_set_while_it_is_replaced_holds(ids: list[str]) -> None:
     end_controller()
     stead.taint(ids[1], {"now": "yes"})
     try:

@@ -1,4 +1,5 @@
-"""Deadlines are durations: they hold whatever the clocks of programs and controller say, and through its restarts."""
+"""Deadlines are durations: they hold whatever the clocks of programs and the controller show, and across its
+restarts."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, attached, run_driver, where
 
 import stead
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, attached, run_driver, where
 
 pytestmark = pytest.mark.long
 
@@ -41,12 +42,12 @@ SHIFTED = """
     ended = 0
     for ref in refs:
         try:
-            stead.get(ref, timeout=30)
+            stead.get(ref, timeout=60)
         except stead.Unplaced:
             ended += 1
     node = stead.nodes()[0].id
     stead.label(node, {"later": "yes"})
-    answer = ray.get(detached.ping.remote(), timeout=30)
+    answer = ray.get(detached.ping.remote(), timeout=60)
     stead.label(node, remove=["later"])
     ray.kill(detached)
     print(json.dumps([ended, answer]))
@@ -61,7 +62,7 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("shift_s", [0.05, 3600.0, -3600.0])
 def test_deadlines_hold_for_a_program_whose_clock_differs(cluster: LocalCluster, shift_s: float) -> None:
-    """A clock that is behind does not end anything early either."""
+    """A clock that is behind does not end work early either."""
     assert run_driver(SHIFTED, {}, cluster.address, str(shift_s)) == [12, "here"]
 
 
@@ -80,7 +81,7 @@ def test_a_deadline_that_passes_while_the_controller_is_away_holds(cluster: Loca
 
 
 def test_work_that_starts_while_the_controller_is_away_is_not_ended(cluster: LocalCluster) -> None:
-    """Its worker tells so as soon as somebody listens."""
+    """Its worker reports that as soon as there is a controller."""
     event: Any = ray.remote(num_cpus=0)(_Signal).remote()
     ray.get(where.options(deadline_s=30.0).remote(), timeout=SOON_S)
     kill_controller()

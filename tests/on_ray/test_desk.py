@@ -1,4 +1,4 @@
-"""What people see of a real cluster and change on it: the desk, with everything that Ray's own tables tell."""
+"""What users see and change on a real cluster: the desk, with everything from Ray's own tables."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, Resident, attached
 
 import stead
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.labels import Labels
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange, Removal
 from stead.operate.desk import Desk
 from stead.operate.snapshot import ALL, Query
 from stead.operate.views import WorkView
 from stead.ray.remote_desk import remote_desk
-from stead.taints import Effect, Taint
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, Resident, attached
 
 pytestmark = pytest.mark.long
 
@@ -41,7 +41,7 @@ def desk(cluster_of: ClusterOf) -> Iterator[Desk]:
 
 @pytest.fixture(autouse=True)
 def nothing_runs(desk: Desk) -> None:
-    """What the test before left behind has ended, and has left the lists."""
+    """The work of the previous test has ended and is not listed any more."""
     wait_for(lambda: not listed(desk) and not desk.groups(ALL).items, 60, "the end of the last test's work")
 
 
@@ -57,7 +57,7 @@ def listed(desk: Desk, *filters: str) -> tuple[WorkView, ...]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Any]:
-    """Starts tasks that run until the test is over."""
+    """Starts tasks that run until the end of the test."""
     flag, refs = tmp_path / "over", list[Any]()
 
     def until_there(path: str) -> None:
@@ -79,7 +79,7 @@ def gate(tmp_path: Path) -> Iterator[Any]:
 
 
 class TestWorkIsListed:
-    def test_tasks_that_run_and_wait_are_listed_by_name_with_place_and_age(self, desk: Desk, gate: Any) -> None:
+    def test_running_and_pending_tasks_are_listed_with_name_node_and_age(self, desk: Desk, gate: Any) -> None:
         refs = [gate(name="crunch") for _ in range(6)]
 
         def shows() -> bool:
@@ -96,7 +96,7 @@ class TestWorkIsListed:
             assert bool(view.node) == (view.state == "running")
         assert desk.summary().running >= 4
 
-    def test_actors_are_listed_with_their_rules_also_those_that_nothing_holds_back_but_labels(self, desk: Desk) -> None:
+    def test_actors_are_listed_with_their_rules_also_if_they_only_wait_for_labels(self, desk: Desk) -> None:
         there = Resident.options(name="there", scheduling_strategy=stead.node_affinity(stead.label_in("zone", ["b"])))
         nowhere = Resident.options(
             name="nowhere", scheduling_strategy=stead.node_affinity(stead.label_in("zone", ["c"]))
@@ -136,8 +136,31 @@ class TestWorkIsListed:
             ray.util.remove_placement_group(large)
 
 
+class TestPrograms:
+    def test_get_the_same_nodes_labels_and_events_as_commands(self, desk: Desk) -> None:
+        carried = desk.change(NodeChange(node_in(desk, "a"), (Taint("team", "blue"),), owner="blue"), ME)
+        assert stead.nodes() == list(desk.nodes(ALL).items)
+        assert [view.id for view in stead.nodes("zone = b")] == [node_in(desk, "b")]
+        assert stead.labels() == desk.labels()
+        assert stead.events(limit=5) == list(desk.events(0, 5))
+        desk.undo(carried.entry.number, ME)
+
+    def test_see_how_many_tasks_and_actors_run_on_each_node(self, desk: Desk, gate: Any) -> None:
+        actor = Resident.options(num_cpus=0, label_selector={"zone": "b"}).remote()
+        ray.get(actor.where.remote(), timeout=60)
+        for zone, labels in (("a", None), ("b", None), ("b", {"app": "web"})):
+            gate(label_selector={"zone": zone}, **({"labels": labels} if labels else {}))
+
+        def runs() -> dict[str, int]:
+            return {view.labels.get("zone", "head"): view.runs for view in stead.nodes()}
+
+        wait_for(lambda: runs() == {"head": 0, "a": 1, "b": 3}, 60, "one task, two tasks and an actor")
+        ray.kill(actor)
+        wait_for(lambda: runs() == {"head": 0, "a": 1, "b": 2}, 60, "the end of the actor")
+
+
 class TestChanges:
-    def test_a_change_holds_is_audited_and_can_be_undone(self, desk: Desk, gate: Any) -> None:
+    def test_a_change_takes_effect_is_audited_and_can_be_undone(self, desk: Desk, gate: Any) -> None:
         a, b = node_in(desk, "a"), node_in(desk, "b")
         carried = desk.change(
             NodeChange(a, (Taint("team", "blue"),), labels=Labels({"disk": "ssd"}), owner="blue", for_s=600), ME
@@ -155,14 +178,14 @@ class TestChanges:
         assert undone.entry.action == f"undo {carried.entry.number}"
         assert desk.verify() >= 2
 
-    def test_what_programs_change_is_audited_too(self, desk: Desk) -> None:
+    def test_changes_by_programs_are_audited_too(self, desk: Desk) -> None:
         a = node_in(desk, "a")
         stead.taint(a, {"mine": "yes"}, owner="me")
         stead.untaint(a, ["mine"])
         last = desk.audit(0, 1000)[-2:]
         assert [(entry.action, entry.via, entry.node) for entry in last] == [("taint", "api", a), ("untaint", "api", a)]
 
-    def test_a_drained_node_takes_no_work_until_it_is_uncordoned(self, desk: Desk) -> None:
+    def test_a_drained_node_gets_no_work_until_it_is_uncordoned(self, desk: Desk) -> None:
         a, b = node_in(desk, "a"), node_in(desk, "b")
         drained = desk.change(NodeChange(a, draining=True), ME)
         assert drained.node.draining
@@ -178,12 +201,12 @@ class TestChanges:
             (NodeChange("nothing"), "no node 'nothing'"),
             (NodeChange("a"), "the change is empty"),
             (NodeChange("a", untaints=(Removal("k"),)), "has no taint k"),
-            (NodeChange("a", unlabels=("k",)), "has no label 'k'"),
+            (NodeChange("a", unlabels=("k",)), "has no label k"),
             (NodeChange("a", labels=Labels({"ray.io/x": "y"})), "cannot change while a node runs"),
-            (NodeChange("a", (Taint("k", "v"),), until_job="no"), "is no job that runs"),
+            (NodeChange("a", (Taint("k", "v"),), until_job="no"), "is not a running job"),
         ],
     )
-    def test_what_cannot_be_done_is_refused_before_anything_is_written(
+    def test_an_impossible_change_is_refused_before_anything_is_stored(
         self, desk: Desk, change: NodeChange, said: str
     ) -> None:
         entries = len(desk.audit(0, 1000))
@@ -197,7 +220,7 @@ FIELDS = ("taints", "untaints", "labels", "unlabels", "until_job")
 
 
 class TestQuestions:
-    def test_a_blast_radius_names_who_is_stranded_and_what_is_blocked(self, desk: Desk, gate: Any) -> None:
+    def test_a_blast_radius_names_stranded_and_blocked_work(self, desk: Desk, gate: Any) -> None:
         a = node_in(desk, "a")
         pinned = Resident.options(
             name="pinned", max_restarts=1, scheduling_strategy=stead.node_affinity(stead.label_in("zone", ["a"]))
@@ -210,7 +233,7 @@ class TestQuestions:
         assert [fate.name for fate in hard.stranded if fate.name == "pinned"] == ["pinned"]
         assert not desk.node(a).taints
 
-    def test_nodes_that_stead_only_prefers_are_not_taken_for_a_rule_of_the_user(self, desk: Desk) -> None:
+    def test_nodes_that_stead_only_prefers_are_not_shown_as_a_rule_of_the_user(self, desk: Desk) -> None:
         a, b = node_in(desk, "a"), node_in(desk, "b")
         mild = desk.change(NodeChange(a, (Taint("mild", "", Effect.PREFER_NO_SCHEDULE),)), ME)
         rather_b = Resident.options(name="rather-b", max_restarts=1).remote()
@@ -245,7 +268,7 @@ class TestQuestions:
         assert found.explanation.chosen is not None
         assert found.explanation.chosen.node == where
 
-    def test_what_ray_placed_by_itself_was_not_decided_and_says_so(self, desk: Desk) -> None:
+    def test_replaying_work_that_ray_placed_says_that_stead_did_not_decide_it(self, desk: Desk) -> None:
         plain = Resident.remote()
         ray.get(plain.where.remote(), timeout=60)
         with pytest.raises(Invalid, match="no decision about"):

@@ -1,4 +1,4 @@
-"""An eviction costs no retry and no restart, and what finds no room elsewhere is pending (three raylets of one CPU)."""
+"""An eviction costs no retry and no restart, and work without room elsewhere is pending (three raylets of one CPU)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 import stead
+from tests.on_ray.waiting import wait_for
 
 ray = pytest.importorskip("ray")
-from workload import Resident, attached, pinned, where_am_i  # noqa: E402
-
-from stead.ray.tables import Tables  # noqa: E402
+from stead.ray.wire.tables import Tables  # noqa: E402
+from tests.on_ray.workload import Resident, attached, pinned, where_am_i  # noqa: E402
 
 pytestmark = pytest.mark.long
 
@@ -27,14 +26,14 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers canno
 
 SOON_S = 90.0
 LONG_S = 8.0
-"""Longer than it took until work had come back to its drained node and was evicted again."""
+"""Longer than it took (before a fix) until work came back to its drained node and was evicted again."""
 
 
 @pytest.fixture(scope="module")
 def ids(cluster_of: Any) -> Iterator[list[str]]:
     with attached(cluster_of([{"num_cpus": 1}] * 3)) as cluster:
         found = [node.node_id for node in cluster.nodes]
-        stead.taint(found[0], {"before": "yes"})  # plain work is bound from now on
+        stead.taint(found[0], {"before": "yes"})  # from the first taint on, plain work is bound
         stead.untaint(found[0], ["before"])
         yield found
 
@@ -50,7 +49,7 @@ def as_it_was(ids: list[str]) -> Iterator[None]:
 
 @contextmanager
 def busy(*ids: str) -> Iterator[None]:
-    """Nodes whose CPU is taken, by work that stays."""
+    """Nodes whose CPU is in use by work that stays."""
     options = {"tolerations": {"nothing": stead.Exists(), "node.stead.io/drained": stead.Exists()}}
     held = [Resident.options(scheduling_strategy=pinned(id), **options).remote() for id in ids]
     ray.get([each.where.remote() for each in held], timeout=SOON_S)
@@ -64,7 +63,7 @@ def lines(path: Path) -> list[str]:
 
 
 def runs_until_told(folder: Path, *_: Any) -> str:
-    """Notes each node that it begins on, and ends when there is a file `end`."""
+    """Writes down each node that it starts on, and ends when the file `end` exists."""
     with (folder / "began").open("a") as file:
         file.write(where_am_i() + "\n")
     while not (folder / "end").exists():
@@ -127,7 +126,7 @@ def test_a_task_without_retries_does_not_run_twice(ids: list[str], tmp_path: Pat
     assert lines(tmp_path / "began") == [ids[0]]
 
 
-def test_an_evicted_task_gets_its_arguments_as_they_came(ids: list[str], tmp_path: Path) -> None:
+def test_an_evicted_task_gets_its_original_arguments_again(ids: list[str], tmp_path: Path) -> None:
     def changes(folder: Path, given: list[int], *, named: dict[str, int]) -> tuple[list[int], dict[str, int]]:
         seen = list(given), dict(named)
         given.clear()
@@ -144,7 +143,7 @@ def test_an_evicted_task_gets_its_arguments_as_they_came(ids: list[str], tmp_pat
     assert ray.get(ref, timeout=SOON_S) == ([1, 2], {"a": 1})
 
 
-def test_an_evicted_generator_goes_on_where_it_was(ids: list[str], tmp_path: Path) -> None:
+def test_an_evicted_generator_continues_where_it_stopped(ids: list[str], tmp_path: Path) -> None:
     def counts(folder: Path) -> Iterator[tuple[int, str]]:
         for number in range(4):
             if number == 2:
@@ -163,8 +162,8 @@ def test_an_evicted_generator_goes_on_where_it_was(ids: list[str], tmp_path: Pat
     assert ids[0] not in {node for _, node in rest}
 
 
-def test_a_generator_hears_what_ray_says_of_its_items(ids: list[str]) -> None:
-    """Ray Data reads how long Ray took to store a block."""
+def test_a_generator_receives_what_ray_sends_about_its_items(ids: list[str]) -> None:
+    """Ray Data uses this to learn how long Ray took to store a block."""
 
     def hears() -> Iterator[Any]:
         stored: Any = yield "block"
@@ -174,7 +173,7 @@ def test_a_generator_hears_what_ray_says_of_its_items(ids: list[str]) -> None:
     assert seconds >= 0
 
 
-def test_a_cancelled_task_is_not_taken_for_an_evicted_one(ids: list[str], tmp_path: Path) -> None:
+def test_a_cancelled_task_is_not_treated_as_evicted(ids: list[str], tmp_path: Path) -> None:
     ref = ray.remote(num_cpus=1)(runs_until_told).remote(tmp_path)
     wait_for(lambda: lines(tmp_path / "began"), SOON_S, "the start")
     ray.cancel(ref)
@@ -185,7 +184,7 @@ def test_a_cancelled_task_is_not_taken_for_an_evicted_one(ids: list[str], tmp_pa
 # -- drain
 
 
-def test_drain_waits_until_the_node_is_empty_or_says_what_is_left(ids: list[str], tmp_path: Path) -> None:
+def test_drain_waits_until_the_node_is_empty_or_reports_what_is_left(ids: list[str], tmp_path: Path) -> None:
     with busy(ids[1], ids[2]):
         ref = ray.remote(num_cpus=1)(runs_until_told).remote(tmp_path)
         began_on(tmp_path, ids[0])

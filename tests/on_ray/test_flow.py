@@ -15,21 +15,21 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, attached, labelled, tickets, waits
 
 import stead
 from stead.engine.decisions import BatchDecided
 from stead.engine.facts import AsksSubmitted, AskSubmitted
 from stead.errors import Invalid, Unsupported
 from stead.journal import Journal
-from stead.ray.attach import connection
-from stead.ray.compile import route
-from stead.ray.local import LocalCluster
-from stead.ray.page import FOLDER, Page
-from stead.ray.singly import Piece
-from stead.resources import Resources
+from stead.language.resources import Resources
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.compile import route
+from stead.ray.submit.connection import connection
+from stead.ray.submit.ticketed_actors import Piece
+from stead.ray.wire.node_page import FOLDER, Page
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, attached, labelled, tickets, waits
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -48,7 +48,7 @@ class _Member:
 
 
 def _stay(folder: str) -> str:
-    """Where it is, once it is told to go on."""
+    """Returns its node, once it may continue."""
     node = str(ray.get_runtime_context().get_node_id())
     (Path(folder) / f"{os.getpid()}").write_text(node)
     while not (Path(folder) / "go").exists():
@@ -57,7 +57,7 @@ def _stay(folder: str) -> str:
 
 
 def _submit_within() -> str:
-    """The policy is the cluster's, so what a task submits has it too."""
+    """The cluster's policy also applies to work that a task submits."""
     return str(ray.get(ray.remote(num_cpus=1)(lambda: ray.get_runtime_context().get_node_id()).remote()))
 
 
@@ -68,7 +68,7 @@ submit_within: Any = ray.remote(num_cpus=1)(_submit_within)
 
 @pytest.fixture(scope="module")
 def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
-    """Room for four, of which two in zone a."""
+    """Room for four pieces, two of them in zone a."""
     nodes = [{"num_cpus": 0}, *({"num_cpus": CPUS, "labels": {"zone": zone}} for zone in "ab")]
     with attached(cluster_of(nodes), "flow") as started:
         yield started
@@ -77,17 +77,20 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
 @pytest.fixture(autouse=True)
 def clean(cluster: LocalCluster) -> Iterator[None]:
     yield
-    wait_for(lambda: not connection().ask("registered_ids"), 40, "the end of all work of the test")
-    wait_for(lambda: not tickets(), 40, "the end of all tickets")
+    wait_for(lambda: not connection().ask("registered_ids"), 60, "the end of all work of the test")
+    wait_for(lambda: not tickets(), 60, "the end of all tickets")
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """What is submitted in this block reaches the controller as one burst, however busy the machine is."""
-    pid = connection().ask("hello")["pid"]
+    """Submissions in this block reach the controller as one burst, however busy the machine is: the thread that sends
+    them waits, and so does the controller, which also counts tasks by itself."""
+    found = connection()
+    pid = found.ask("hello")["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        yield
+        with found._registrar._changed:
+            yield
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -103,8 +106,8 @@ def batches(cluster: LocalCluster) -> list[BatchDecided]:
 
 
 def policies(cluster: LocalCluster, cpus: float) -> list[str]:
-    """How the engine was asked to choose for actors and tasks of that many CPUs: of an earlier test's tasks it may hear
-    later, so each test has an amount of its own."""
+    """The policies of actors and tasks with this number of CPUs. Tasks of an earlier test may be counted later, so each
+    test uses its own number."""
     told = (AskSubmitted, AsksSubmitted)
     asks = [fact.ask for step in steps(cluster) for fact in step.facts if isinstance(fact, told)]
     return [ask.policy for ask in asks if ask.choices[0].resources == Resources.of({"CPU": cpus})]
@@ -116,9 +119,10 @@ def places(cluster: LocalCluster, refs: list[Any]) -> list[int]:
 
 
 class TestABurst:
-    """Two that may go anywhere come first, then two that must be in zone a, and there is just enough for all."""
+    """Two pieces that can run anywhere come first, then two that must be in zone a, and there is just enough room for
+    all."""
 
-    def test_of_actors_finds_a_place_for_each_where_one_after_the_other_leaves_one_out(
+    def test_of_actors_is_placed_completely_where_placing_one_by_one_leaves_one_pending(
         self, cluster: LocalCluster
     ) -> None:
         def burst(policy: str) -> tuple[list[Any], list[Any]]:
@@ -133,7 +137,7 @@ class TestABurst:
         assert [(each.asks, each.placed) for each in batches(cluster)] == [(4, 4)]
         for each in (*anywhere, *in_a):
             ray.kill(each)
-        wait_for(lambda: not connection().ask("registered_ids"), 40)
+        wait_for(lambda: not connection().ask("registered_ids"), 60)
 
         anywhere, in_a = burst("spread")
         assert sorted(places(cluster, [each.where.remote() for each in anywhere])) == [ZONE_A, ZONE_B]
@@ -143,7 +147,7 @@ class TestABurst:
         for each in (*anywhere, *in_a):
             ray.kill(each)
 
-    def test_of_tasks_finds_a_place_for_each(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_of_tasks_is_placed_completely(self, cluster: LocalCluster, tmp_path: Path) -> None:
         with at_once():
             anywhere = [stay.options(policy="flow").remote(str(tmp_path)) for _ in range(2)]
             in_a = [stay.options(policy="flow", label_selector={"zone": "a"}).remote(str(tmp_path)) for _ in range(2)]
@@ -152,7 +156,7 @@ class TestABurst:
         assert places(cluster, anywhere) == [ZONE_B] * 2
         assert places(cluster, in_a) == [ZONE_A] * 2
 
-    def test_packs_where_it_is_told_to(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_packs_with_the_pack_policy(self, cluster: LocalCluster, tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         with at_once():
             refs = [stay.options(policy="flow-pack").remote(str(tmp_path)) for _ in range(2)]
@@ -170,7 +174,7 @@ def test_a_placement_group_is_part_of_a_batch(cluster: LocalCluster) -> None:
     stead.remove_placement_group(group)
 
 
-def test_what_waits_follows_a_taint_that_is_made_meanwhile(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_pending_work_obeys_a_taint_set_meanwhile(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     refs = [stay.options(policy="flow", label_selector={"disk": "ssd"}).remote(str(tmp_path)) for _ in range(2)]
     wait_for(lambda: "disk" in str(stead.why(refs[1])), SOON_S, "the reason of the last")
@@ -195,30 +199,30 @@ def test_an_actor_that_restarts_is_decided_as_a_batch_again(cluster: LocalCluste
     ray.kill(actor)
 
 
-def test_without_a_solver_at_the_controller_it_is_refused_where_it_is_submitted() -> None:
+def test_without_a_solver_at_the_controller_the_submission_is_refused() -> None:
     link: Any = SimpleNamespace(page=lambda: Page(solves=False))
     with pytest.raises(Unsupported, match=r"policy 'flow' needs OR-tools on the head .*pip install 'stead\[flow\]'"):
         Piece(link, route({"policy": "flow"}), None, (), lambda *_: None)
 
 
 class TestTheDefaultOfACluster:
-    """Chosen once, so these come last."""
+    """It can be set only once, so these tests come last."""
 
-    def test_nonsense_is_refused_in_one_sentence(self) -> None:
+    def test_an_unknown_policy_is_refused_in_one_sentence(self) -> None:
         sentence = re.escape("policy 'flwo' is unknown (did you mean 'flow'?); good values are hybrid, pack, spread, ")
         with pytest.raises(Invalid, match=sentence):
             stead.init(policy="flwo")
         with pytest.raises(Invalid, match=sentence):
             Member.options(policy="flwo")
 
-    def test_plain_work_is_rays_as_long_as_nothing_is_chosen(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_ray_places_plain_work_while_there_is_no_default(self, cluster: LocalCluster, tmp_path: Path) -> None:
         (tmp_path / "go").touch()
         work = [stay.options(num_cpus=0.3), stay.options(num_cpus=0.3, policy="hybrid")]
         ray.get([each.remote(str(tmp_path)) for each in work], timeout=SOON_S)
         assert policies(cluster, 0.3) == []
         assert connection().ask("hello")["policy"] == ""
 
-    def test_it_is_for_all_work_that_says_none(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_it_applies_to_all_work_without_a_policy(self, cluster: LocalCluster, tmp_path: Path) -> None:
         stead.init(policy="flow")
         assert connection().ask("hello")["policy"] == "flow"
         (tmp_path / "go").touch()
@@ -232,16 +236,16 @@ class TestTheDefaultOfACluster:
         ray.kill(actor)
 
     @pytest.mark.parametrize("options", [{"policy": "hybrid"}, {"scheduling_strategy": "SPREAD"}], ids=str)
-    def test_it_is_not_for_work_that_says_how_its_node_is_chosen(
+    def test_it_does_not_apply_to_work_with_its_own_policy_or_strategy(
         self, cluster: LocalCluster, tmp_path: Path, options: dict[str, str]
     ) -> None:
         (tmp_path / "go").touch()
         ray.get(stay.options(num_cpus=0.6, **options).remote(str(tmp_path)), timeout=SOON_S)
         assert policies(cluster, 0.6) == []
 
-    def test_it_outlives_the_controller_and_is_chosen_once(self) -> None:
+    def test_it_survives_the_controller_and_can_be_set_once(self) -> None:
         os.kill(connection().ask("hello")["pid"], signal.SIGKILL)
         stead.init(policy="flow")
         assert connection().ask("hello")["policy"] == "flow"
-        with pytest.raises(Invalid, match=r"default policy is 'flow' and cannot become 'pack'.*policy='pack'"):
+        with pytest.raises(Invalid, match=r"default policy is 'flow' and cannot change to 'pack'.*policy='pack'"):
             stead.init(policy="pack")

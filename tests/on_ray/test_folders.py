@@ -1,4 +1,4 @@
-"""What another user of the machine can do to the files that stead keeps in Ray's session folder: nothing that harms.
+"""Another user of the machine cannot harm the files that stead keeps in Ray's session folder.
 
 Rule: the other user is real. A child process gives up root, and then does what an attacker would do. The folders have
 the modes that Ray gives them.
@@ -24,16 +24,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 from stead.engine import Settings
 from stead.errors import Unready
-from stead.ray import agents, folders
-from stead.ray.agents import PageAgent
-from stead.ray.folders import NotOurs, Watch, private, watch
-from stead.ray.page import FOLDER, Page, Reader, Unreadable, Writer, folder_of, open_folder
-from stead.ray.readiness import Readiness
-from stead.ray.stores import BOOK, JOURNAL, Stores
+from stead.ray.control import node_agents as agents
+from stead.ray.control.node_agents import PageAgent
+from stead.ray.control.persistence import JOURNAL, STATE, Stores
+from stead.ray.control.readiness import Readiness
+from stead.ray.wire import folders
+from stead.ray.wire.folders import NotOurs, Watch, private, watch
+from stead.ray.wire.node_page import FOLDER, Page, Reader, Unreadable, Writer, folder_of, open_folder
+from tests.on_ray.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 
@@ -64,7 +65,7 @@ def do(another: ProcessPoolExecutor, act: Callable[..., Any], *given: Any) -> An
 
 @pytest.fixture
 def session() -> Iterator[Path]:
-    """A session folder as Ray makes it, in a temporary folder as Ray makes it."""
+    """A session folder in a temporary folder, both with the modes that Ray gives them."""
     temporary = Path(tempfile.mkdtemp(prefix="stead-folders-"))
     made = temporary / "session_x"
     made.mkdir()
@@ -85,7 +86,7 @@ def folder(session: Path) -> Path:
 
 @pytest.fixture
 def secret() -> Iterator[Path]:
-    """A file of ours elsewhere."""
+    """A file of stead's user in another folder."""
     place = Path(tempfile.mkdtemp())
     (place / "secret").write_text(SECRET)
     yield place / "secret"
@@ -136,7 +137,7 @@ class TestTheNamesOfOurFolders:
         for place in (session, session.parent):
             do(another, (place / "theirs").write_text, "as Ray wants it")
 
-    def test_the_sticky_bit_is_set_again_after_ray_took_it_away(
+    def test_the_sticky_bit_is_set_again_after_ray_removed_it(
         self, session: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(folders, "WATCH_S", 0.01)
@@ -151,10 +152,10 @@ class TestTheNamesOfOurFolders:
         assert (mode(session), mode(session.parent)) == (0o750, 0o711)
 
     @pytest.mark.parametrize("plant", [None, os.mkdir, os.symlink])
-    def test_a_folder_that_was_renamed_gets_its_name_back(
+    def test_a_renamed_folder_gets_its_name_back(
         self, session: Path, folder: Path, another: ProcessPoolExecutor, plant: Callable[..., None] | None
     ) -> None:
-        """Ray takes the sticky bit away for a moment, and another user is faster than the watch."""
+        """Ray removes the sticky bit for a moment, and another user is faster than the watch."""
         writer, reader = Writer(folder), Reader(folder)
         watching = Watch(folder.parent)
         as_ray_makes_them(session)
@@ -168,7 +169,7 @@ class TestTheNamesOfOurFolders:
         with pytest.raises(PermissionError):
             do(another, os.rename, folder.parent, session / "away")
 
-    def test_a_session_folder_that_was_renamed_gets_its_name_back(
+    def test_a_renamed_session_folder_gets_its_name_back(
         self, session: Path, folder: Path, another: ProcessPoolExecutor
     ) -> None:
         Writer(folder).write(PAGE)
@@ -180,7 +181,7 @@ class TestTheNamesOfOurFolders:
         assert page_as_read(folder) == PAGE
 
     def test_a_new_folder_of_ours_keeps_the_name(self, session: Path) -> None:
-        """Somebody, perhaps a person, moved the old one away, and the next controller made a new one."""
+        """Someone moved the old one away, and the next controller created a new one."""
         watching = Watch(open_folder(session))
         (session / FOLDER).rename(session / "old")
         new = open_folder(session).stat()
@@ -241,7 +242,7 @@ class TestWhatAnotherUserPutInItsPlace:
     def test_another_folder_of_ours_that_everybody_may_write_to_is_refused(
         self, session: Path, another: ProcessPoolExecutor
     ) -> None:
-        """Ray's own folder for logs is one. Before stead sets the sticky bit, everybody can rename it."""
+        """Ray's own log folder is one. Before stead sets the sticky bit, everyone can rename it."""
         (session / "logs").mkdir()
         (session / "logs").chmod(0o777)
         do(another, os.rename, session / "logs", session / FOLDER)
@@ -268,7 +269,7 @@ class TestWhatAnotherUserPutInItsPlace:
     def test_an_agent_waits_until_it_is_moved_away(
         self, session: Path, folder: Path, another: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It does not answer meanwhile, so its node does not count as one that has its page."""
+        """It does not answer meanwhile, so its node counts as a node without its page."""
         monkeypatch.setattr(agents, "RETRY_S", 0.01)
         node = SimpleNamespace(get_session_dir_path=lambda: str(session))
         core = SimpleNamespace(get_current_node_id=lambda: bytes.fromhex(NODE))
@@ -319,7 +320,7 @@ class TestPages:
             page_as_read(folder)
 
     @pytest.mark.parametrize("name", ["count", "1.json"])
-    def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(self, folder: Path, name: str) -> None:
+    def test_a_pipe_instead_of_a_file_blocks_no_reader(self, folder: Path, name: str) -> None:
         Writer(folder).write(PAGE)
         (folder / name).unlink()
         os.mkfifo(folder / name)
@@ -343,7 +344,7 @@ def opened(folder: Path) -> Stores:
 
 class TestFilesOfSQLite:
     @pytest.mark.parametrize("link", [os.link, os.symlink])
-    @pytest.mark.parametrize("name", [JOURNAL, BOOK, f"{JOURNAL}-wal", f"{BOOK}-shm"])
+    @pytest.mark.parametrize("name", [JOURNAL, STATE, f"{JOURNAL}-wal", f"{STATE}-shm"])
     def test_a_link_is_refused_and_stays_where_it_is(
         self, session: Path, secret: Path, name: str, link: Callable[[Path, Path], None]
     ) -> None:

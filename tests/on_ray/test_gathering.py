@@ -1,12 +1,12 @@
-"""How long work of the flow policies is kept for the rest of its burst."""
+"""How long work of the flow policies waits for the rest of its burst."""
 
 from __future__ import annotations
 
 import pytest
 
-from stead.asks import Ask
-from stead.ray.book import Registered
-from stead.ray.gathering import MANY, MOST_S, QUIET_S, Gathering
+from stead.language.asks import Ask
+from stead.ray.control.bursts import MANY, MOST_S, QUIET_S, Gathering
+from stead.ray.submit.messages import Registered
 
 
 def work(count: int, first: int = 0) -> list[Registered]:
@@ -23,13 +23,13 @@ def gathering() -> Gathering:
     return Gathering()
 
 
-def test_nothing_is_due_where_nothing_is_kept(gathering: Gathering) -> None:
+def test_an_empty_batch_is_never_due(gathering: Gathering) -> None:
     gathering.add([], 1.0)
     assert gathering.due is None
     assert gathering.take(2.0) == []
 
 
-def test_a_piece_alone_is_told_when_nothing_came_after_it(gathering: Gathering) -> None:
+def test_a_single_piece_is_due_when_nothing_follows_it(gathering: Gathering) -> None:
     gathering.add(work(1), 1.0)
     assert gathering.take(1.0 + QUIET_S / 2) == []
     assert gathering.due == 1.0 + QUIET_S
@@ -37,7 +37,7 @@ def test_a_piece_alone_is_told_when_nothing_came_after_it(gathering: Gathering) 
     assert gathering.due is None
 
 
-def test_a_burst_is_told_as_one_in_the_order_it_came(gathering: Gathering) -> None:
+def test_a_burst_is_one_batch_in_the_order_of_arrival(gathering: Gathering) -> None:
     for number in range(5):
         now = 1.0 + number * QUIET_S / 2
         assert gathering.take(now) == []
@@ -45,7 +45,7 @@ def test_a_burst_is_told_as_one_in_the_order_it_came(gathering: Gathering) -> No
     assert ids(gathering.take(1.0 + 3 * QUIET_S)) == [0, 1, 2, 3, 4]
 
 
-def test_what_goes_on_arriving_is_told_all_the_same(gathering: Gathering) -> None:
+def test_work_that_keeps_arriving_is_due_after_the_maximum_wait(gathering: Gathering) -> None:
     steps, told = int(3 * MOST_S / QUIET_S * 2), 0
     for number in range(steps):
         now = 1.0 + number * QUIET_S / 2
@@ -56,7 +56,7 @@ def test_what_goes_on_arriving_is_told_all_the_same(gathering: Gathering) -> Non
     assert told == 2
 
 
-def test_too_much_for_one_batch_is_told_in_several_without_a_pause(gathering: Gathering) -> None:
+def test_too_much_work_for_one_batch_becomes_several_without_a_pause(gathering: Gathering) -> None:
     gathering.add(work(2 * MANY + 1), 1.0)
     assert ids(gathering.take(1.0)) == list(range(MANY))
     assert ids(gathering.take(1.0)) == list(range(MANY, 2 * MANY))

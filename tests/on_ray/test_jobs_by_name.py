@@ -1,4 +1,4 @@
-"""Jobs by their name: what a program is called, and what the desk of a real cluster says of whose work it is."""
+"""Names of jobs: the name of a program, and how the desk of a real cluster shows the owner of work."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf, Connected
 from ray._private.ray_constants import KV_NAMESPACE_DASHBOARD
-from waiting import wait_for
-from workload import PlainResident
 
 import stead
 from stead.operate.snapshot import Query
-from stead.ray.desk import dashboard_links
+from stead.ray.control.desk import dashboard_links
 from stead.ray.remote_desk import remote_desk
-from stead.ray.tables import Tables, program_name
+from stead.ray.wire.tables import Tables, program_name
+from tests.on_ray.conftest import ClusterOf, Connected
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import PlainResident
 
 
 @pytest.mark.parametrize(
@@ -37,11 +37,12 @@ def test_a_program_without_its_path_interpreter_and_arguments(command: str, name
 
 
 @pytest.mark.parametrize("address", ["", "x y:1", "127.0.0.1", "evil.example:80/path", "javascript:alert(1)"])
-def test_what_is_no_address_makes_no_link(address: str) -> None:
+def test_an_invalid_address_makes_no_link(address: str) -> None:
     assert dashboard_links(address) == {}
 
 
-def test_the_desk_tells_the_name_of_the_job_and_the_way_to_its_page(
+@pytest.mark.long
+def test_the_desk_shows_the_name_of_the_job_and_the_link_to_its_page(
     cluster_of: ClusterOf, connected: Connected
 ) -> None:
     with connected(cluster_of([{"num_cpus": 2}])):
@@ -50,7 +51,7 @@ def test_the_desk_tells_the_name_of_the_job_and_the_way_to_its_page(
         mine = actor.remote()
         ray.get(mine.where.remote())
         job, here = ray.get_runtime_context().get_job_id(), ray.get_runtime_context().gcs_address
-        Tables(here).gcs.internal_kv_put(b"webui:url", b"127.0.0.1:8265", True, KV_NAMESPACE_DASHBOARD, timeout=10)
+        Tables(here).gcs.internal_kv_put(b"webui:url", b"127.0.0.1:8265", True, KV_NAMESPACE_DASHBOARD, timeout=60)
         name = Tables(here).jobs()[job].name
         assert name
         desk = remote_desk()

@@ -1,7 +1,7 @@
-"""The controller killed with -9 at every step of its loop, while a taint, a label or their removal is under way.
+"""The controller is killed with SIGKILL at every step of its loop, while a taint or a label is set or removed.
 
-Whatever the step: the call returns, what it asked for holds once and for all, nothing that was acknowledged before
-is lost, no grant and no plug is left over, and the journal replays byte-equal.
+At every step: the call returns, its change is in effect, nothing acknowledged before is lost, no grant and no plug is
+left over, and the journal replays byte-equal.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from killing import ANNOUNCE, GRANT, PLUG, SETTLE, TELL, UNPLUG, WRITE, Killer, Step
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from waiting import wait_for
 
 import stead
 from stead.journal import Journal, replay
-from stead.ray.attach import connection
-from stead.ray.compile import route
-from stead.ray.local import LocalCluster
-from stead.ray.page import FOLDER, TIMED, read_name
-from stead.ray.passes import FULL
-from stead.ray.plugs import KEPT, GroupPlugs
+from stead.ray.control.passes import FULL
+from stead.ray.control.plugs import KEPT
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.compile import route
+from stead.ray.submit.connection import connection
+from stead.ray.wire.node_page import FOLDER
+from stead.ray.wire.own_names import PLUGS, TIMED, read_name
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.killing import ANNOUNCE, GRANT, PLUG, SETTLE, TELL, UNPLUG, WRITE, Killer, Step
+from tests.on_ray.waiting import wait_for
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
@@ -35,11 +36,11 @@ SELECTOR = {"disk": "ssd"}
 BEFORE, WITHIN, AFTER = Step(WRITE, "before"), Step(WRITE, "within"), Step(WRITE, "after")
 GRANTED, ANNOUNCED, SETTLED = Step(GRANT, "after"), Step(ANNOUNCE, "after"), Step(SETTLE, "after")
 TOLD = Step(TELL, "after")
-"""All is done and the caller has no answer yet."""
+"""Everything is done, but the caller has no answer yet."""
 
 
 def long(*steps: Step) -> list[Any]:
-    """Every step of the loop is tried; in every run only the ones that tell the most."""
+    """Long runs try every step of the loop; short runs only the most important ones."""
     return [pytest.param(step, marks=pytest.mark.long) for step in steps]
 
 
@@ -88,7 +89,7 @@ def ids(cluster: LocalCluster) -> list[str]:
 
 
 def killed_while(killer: Killer, step: Step, fact: str, change: Callable[[], Any]) -> None:
-    """Make a change while the controller is killed at a step of it; the call returns, and there is a controller."""
+    """Make a change while the controller is killed at one of its steps. The call returns, and there is a controller."""
     before = connection().ask("hello")["pid"]
     with killer.at(step, since=fact):
         change()
@@ -96,7 +97,7 @@ def killed_while(killer: Killer, step: Step, fact: str, change: Callable[[], Any
 
 
 def check(cluster: LocalCluster, taints: list[str], labels: dict[str, str]) -> None:
-    """Exactly this stands at the second node, in every place that knows of it."""
+    """The second node has exactly these taints and labels, everywhere they are stored."""
     first, second = (node.node_id for node in cluster.nodes)
     seen = {node.id: node for node in stead.nodes()}
     assert [str(taint) for taint in seen[second].taints] == taints
@@ -107,7 +108,7 @@ def check(cluster: LocalCluster, taints: list[str], labels: dict[str, str]) -> N
     assert [end.owner for end in seen[second].ends] == ["me" for _ in taints]
     allowed = {"plain": {first} if taints else {first, second}}
     allowed[route({"label_selector": SELECTOR}).wish.admits.key] = {second} if labels and not taints else set()
-    wait_for(lambda: not left_over(allowed), 20, f"only what is allowed is granted: {left_over(allowed)}")
+    wait_for(lambda: not left_over(allowed), 60, f"only what is allowed is granted: {left_over(allowed)}")
     journal = Path(ray._private.worker.global_worker.node.get_session_dir_path()) / FOLDER / "journal.sqlite"
     with Journal.reading(journal) as written:
         engine = replay(written)  # raises at the first step that differs
@@ -118,7 +119,7 @@ def check(cluster: LocalCluster, taints: list[str], labels: dict[str, str]) -> N
 
 
 def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
-    """Grants that are missing, that nobody should have, and plugs with nothing to hold back."""
+    """Missing grants, grants that should not exist, and plugs that block nothing."""
     found = []
     for node, total in ray._private.state.state.total_resources_per_node().items():
         amounts = {name: amount for name, amount in total.items() if read_name(name) and "_group_" not in name}
@@ -132,7 +133,7 @@ def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
                 found.append((node, current, 0.0))
         found += [] if total.get(TIMED) == FULL else [(node, TIMED, total.get(TIMED, 0.0))]
     for row in ray.util.placement_group_table().values():
-        if row["name"].startswith(GroupPlugs.NAME) and row["state"] != "REMOVED":
+        if row["name"].startswith(PLUGS) and row["state"] != "REMOVED":
             _, node, name = row["name"].split("/", 2)
             if node in allowed.get((read_name(name) or ("", 0))[0], ()):
                 found.append((node, row["name"], KEPT))
@@ -140,9 +141,7 @@ def left_over(allowed: dict[str, set[str]]) -> list[tuple[str, str, float]]:
 
 
 @pytest.mark.parametrize("step", TAINT, ids=str)
-def test_a_taint_that_is_under_way_holds_when_the_call_returns(
-    cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
-) -> None:
+def test_a_taint_holds_when_the_call_returns(cluster: LocalCluster, ids: list[str], killer: Killer, step: Step) -> None:
     killed_while(killer, step, "NodeTainted", lambda: stead.taint(ids[1], {"mine": "yes"}, owner="me"))
     assert set(ray.get([where.remote() for _ in range(4)], timeout=60)) == {ids[0]}
     check(cluster, ["mine=yes"], {})
@@ -150,7 +149,7 @@ def test_a_taint_that_is_under_way_holds_when_the_call_returns(
 
 
 @pytest.mark.parametrize("step", UNTAINT, ids=str)
-def test_a_taint_that_is_being_taken_away_is_gone_when_the_call_returns(
+def test_a_removed_taint_is_gone_when_the_call_returns(
     cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
 ) -> None:
     stead.taint(ids[1], {"mine": "yes"}, owner="me")
@@ -159,7 +158,7 @@ def test_a_taint_that_is_being_taken_away_is_gone_when_the_call_returns(
 
 
 @pytest.mark.parametrize("step", LABEL, ids=str)
-def test_work_that_waits_for_a_label_starts_although_the_controller_dies_while_it_is_set(
+def test_pending_work_starts_although_the_controller_dies_while_its_label_is_set(
     cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
 ) -> None:
     waiting = where.options(label_selector=SELECTOR).remote()
@@ -171,7 +170,7 @@ def test_work_that_waits_for_a_label_starts_although_the_controller_dies_while_i
 
 
 @pytest.mark.parametrize("step", UNLABEL, ids=str)
-def test_a_label_that_is_being_taken_away_is_gone_when_the_call_returns(
+def test_a_removed_label_is_gone_when_the_call_returns(
     cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
 ) -> None:
     stead.label(ids[1], SELECTOR)
@@ -180,7 +179,7 @@ def test_a_label_that_is_being_taken_away_is_gone_when_the_call_returns(
 
 
 @pytest.mark.parametrize("step", END, ids=str)
-def test_an_actor_that_ends_leaves_its_room_to_the_next(
+def test_an_ended_actor_frees_its_room_for_the_next(
     cluster: LocalCluster, ids: list[str], killer: Killer, step: Step
 ) -> None:
     there = NodeAffinitySchedulingStrategy(ids[1], soft=False)

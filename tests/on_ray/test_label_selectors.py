@@ -1,4 +1,4 @@
-"""Label selectors on a real cluster: every form, with every strategy, with fallbacks, and where they mean nothing."""
+"""Label selectors on a real cluster: every form, with every strategy, with fallbacks, and where they are ignored."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
 from ray.util.scheduling_strategies import DoesNotExist, Exists, In, NodeLabelSchedulingStrategy, NotIn
-from workload import (
+
+import stead
+from stead.ray.local.local_cluster import LocalCluster
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import (
+    SOON_S,
     PlainResident,
     attached,
+    free_cpus,
     indexes,
     labelled,
     landed,
@@ -25,9 +31,6 @@ from workload import (
     where_am_i,
 )
 
-import stead
-from stead.ray.local import LocalCluster
-
 MARKET, ACCELERATOR = "ray.io/market-type", "ray.io/accelerator-type"
 pytestmark = pytest.mark.long
 
@@ -38,7 +41,7 @@ NODES: list[dict[str, Any]] = [
     {"num_cpus": 1, "labels": SPOT},
     {"num_cpus": 1, "labels": DEMAND, "resources": {"accelerator_type:A100": 1}},
 ]
-"""Left to itself, work goes to the head, where the driver is: node 0 is the one to be kept away from."""
+"""Unrestricted work runs on the head, where the driver is: the rules must keep work away from node 0."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
         yield started
 
 
-def test_labels_of_the_start_show_in_rays_own_table_and_with_their_source(cluster: LocalCluster) -> None:
+def test_labels_given_at_start_are_in_rays_own_table_and_show_their_source(cluster: LocalCluster) -> None:
     rays = {node["NodeID"]: node["Labels"] for node in ray.nodes()}
     views = {view.id: view for view in stead.nodes()}
     for node, given in zip(cluster.nodes, ({}, SPOT, DEMAND), strict=True):
@@ -77,7 +80,7 @@ class TestConditions:
         ],
         ids=str,
     )
-    def test_a_condition_leads_to_the_nodes_it_names(
+    def test_a_condition_selects_the_nodes_that_match(
         self, cluster: LocalCluster, selector: dict[str, str], allowed: set[int]
     ) -> None:
         assert landed(cluster, 2, label_selector=selector) <= allowed
@@ -85,14 +88,14 @@ class TestConditions:
     @pytest.mark.parametrize(
         "condition", ["(us)", "!(us)", "in()", "in(us", "gt(many)", "lt()", "exists(us)", "near(us)", "!gt(3)", "a b"]
     )
-    def test_a_slip_is_refused_where_it_was_written(self, cluster: LocalCluster, condition: str) -> None:
+    def test_a_typo_is_refused_where_it_was_written(self, cluster: LocalCluster, condition: str) -> None:
         with pytest.raises(stead.Invalid, match="region") as refusal:
             where.options(label_selector={"region": condition})
         assert "\n" not in str(refusal.value)
         with pytest.raises(stead.Invalid):
             ray.remote(label_selector={"region": condition})(lambda: None)
 
-    def test_it_may_stand_in_the_decorator_and_be_overridden_in_the_options(self, cluster: LocalCluster) -> None:
+    def test_it_can_be_set_in_the_decorator_and_overridden_in_the_options(self, cluster: LocalCluster) -> None:
         here = ray.remote(num_cpus=1, label_selector={"region": "eu"})(where_am_i)
         assert indexes(cluster, [here.remote()]) == {2}
         assert indexes(cluster, [here.options(label_selector={"region": "us"}).remote()]) == {1}
@@ -105,7 +108,7 @@ class TestConditions:
             assert indexes(cluster, [small.where.remote()]) == {1}
         ray.kill(big)
 
-    def test_it_goes_with_any_strategy(self, cluster: LocalCluster) -> None:
+    def test_it_combines_with_any_strategy(self, cluster: LocalCluster) -> None:
         zoned, second = {"region": "exists()"}, cluster.nodes[2].node_id
         strategies: list[tuple[Any, set[int]]] = [
             ("DEFAULT", {1, 2}),
@@ -155,6 +158,7 @@ class TestFallbacks:
     def test_the_first_choice_is_taken_while_there_is_room(
         self, cluster: LocalCluster, options: dict[str, Any]
     ) -> None:
+        wait_for(lambda: free_cpus(cluster.nodes[1].node_id) >= 1, SOON_S, "the release of what the last test leased")
         assert landed(cluster, 1, **options) == {1}
 
     @pytest.mark.parametrize("options", [FIRST, NATIVE], ids=["own keys", "Ray's keys"])
@@ -171,7 +175,7 @@ class TestFallbacks:
             assert indexes(cluster, [actor.where.remote()]) == {2}
 
     @pytest.mark.parametrize("options", [FIRST, NATIVE], ids=["own keys", "Ray's keys"])
-    def test_when_nothing_is_free_it_waits_for_the_first_that_could_take_it(
+    def test_when_nothing_is_free_it_waits_for_the_first_node_that_becomes_free(
         self, cluster: LocalCluster, options: dict[str, Any]
     ) -> None:
         with occupied(cluster.nodes[2].node_id, 1):
@@ -180,7 +184,7 @@ class TestFallbacks:
                 assert waits(task)
             assert indexes(cluster, [task]) == {1}
 
-    def test_work_that_no_choice_admits_waits_for_a_label(self, cluster: LocalCluster) -> None:
+    def test_work_that_matches_no_node_waits_for_a_label(self, cluster: LocalCluster) -> None:
         nowhere = {"label_selector": {"shelf": "x"}, "fallback_strategy": [{"label_selector": {"shelf": "y"}}]}
         task = where.options(**nowhere).remote()
         assert waits(task)
@@ -209,7 +213,9 @@ class TestRaysOwnLabelStrategy:
         ],
         ids=["in", "not in", "does not exist", "soft within hard", "soft alone"],
     )
-    def test_it_leads_where_it_says(self, cluster: LocalCluster, hard: Any, soft: Any, allowed: set[int]) -> None:
+    def test_it_selects_the_nodes_that_match(
+        self, cluster: LocalCluster, hard: Any, soft: Any, allowed: set[int]
+    ) -> None:
         strategy = NodeLabelSchedulingStrategy(hard=hard, soft=soft)
         assert landed(cluster, 1, scheduling_strategy=strategy) == allowed
 
@@ -270,7 +276,7 @@ DOCUMENTED = """
         bundles=[{"CPU": 1}] * 2,
         bundle_label_selector=[{"ray.io/market-type": "spot"}, {"ray.io/market-type": "on-demand"}],
     )
-    ray.get(two.ready(), timeout=30)
+    ray.get(two.ready(), timeout=60)
     nodes = ray.util.placement_group_table(two)["bundles_to_node_id"]
     ray.util.remove_placement_group(two)
     found = {
@@ -314,7 +320,7 @@ def test_the_forms_that_ray_documents_run_unchanged_under_the_hook(cluster: Loca
 
 
 class TestAClusterThatTheProgramStartedItself:
-    """One node, started by ``init`` without an address: a program that is tried out on a laptop."""
+    """One node, started by ``init`` without an address: a program that you try on a laptop."""
 
     PROGRAM = """
         import json, os, sys, warnings
@@ -359,7 +365,7 @@ class TestAClusterThatTheProgramStartedItself:
     """
 
     @pytest.mark.parametrize("way", ["init", "hook"])
-    def test_a_label_selector_means_nothing_there_and_all_else_holds(self, way: str) -> None:
+    def test_a_label_selector_is_ignored_there_and_all_other_rules_hold(self, way: str) -> None:
         told = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook"} if way == "hook" else {}
         with TemporaryDirectory(prefix="stead-", dir="/tmp") as place:  # sockets end at 107 characters
             found = run_driver(self.PROGRAM, told, place, way)

@@ -1,4 +1,4 @@
-"""Background threads leave Ray alone before it shuts down."""
+"""Background threads stop calling Ray before it shuts down."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from stead.ray.leaving import Leaving
+from stead.ray.submit.shutdown import Leaving
 
 
-def test_no_call_begins_any_more() -> None:
+def test_no_new_call_starts() -> None:
     leaving = Leaving()
     with leaving.call():
         pass
@@ -18,17 +18,17 @@ def test_no_call_begins_any_more() -> None:
         pass
 
 
-def test_a_call_that_is_under_way_gets_a_moment() -> None:
+def test_a_call_in_progress_gets_a_short_time() -> None:
     leaving, entered, going = Leaving(), threading.Event(), threading.Event()
 
     def call() -> None:
         with leaving.call():
             entered.set()
-            going.wait(30)
+            going.wait(60)
 
     thread = threading.Thread(target=call)
     thread.start()
-    assert entered.wait(30)
+    assert entered.wait(60)
     assert not leaving.begin(0.0), "it is not over yet"
     going.set()
     assert leaving.begin(30.0)

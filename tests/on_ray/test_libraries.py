@@ -1,5 +1,5 @@
-"""Code that nobody annotated (T10): under the cluster hook a tainted node gets none of the work of Ray's libraries, and
-a user's own hooks still run. The tainted node is the larger one, so that all of them would like to use it."""
+"""Unmodified code: under the cluster hook, no work of Ray's libraries runs on a tainted node, and a user's own hooks
+still run. The tainted node is the larger one, so all of them would otherwise use it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 import stead
+from tests.on_ray.waiting import wait_for
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +60,7 @@ def test_a_workers_own_setup_hook_still_runs_and_its_work_is_bound(setup: str, c
     assert nodes == [cluster.nodes[0].node_id]
 
 
-def test_a_runtime_env_hook_of_the_users_own_is_chained(cluster: Any) -> None:
+def test_the_users_own_runtime_env_hook_is_chained(cluster: Any) -> None:
     own = {"STEAD_RUNTIME_ENV_HOOK": "own_hooks.change_runtime_env", "PYTHONPATH": str(DRIVERS)}
     nodes, _, own_hook = run(cluster, "own_work.py", "none", more=own)
     assert own_hook == ["ran"]
@@ -82,7 +82,7 @@ def test_a_submitted_job_is_bound(cluster: Any) -> None:
 
 @pytest.mark.skipif(not UV.exists(), reason="uv is not installed in this environment")
 def test_a_driver_under_uv_run_is_bound_by_init(cluster: Any) -> None:
-    """Ray skips the runtime-env hook under `uv run`, so such a program has to attach by `stead.init`."""
+    """Ray skips the runtime-env hook under `uv run`, so such a program has to call `stead.init`."""
     uv = (str(UV), "run", "--no-project", "--offline", "--python", sys.executable)
     nodes, _, _ = run(cluster, "own_work.py", "init", through=uv)
     assert nodes == [cluster.nodes[0].node_id]

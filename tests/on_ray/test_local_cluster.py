@@ -1,4 +1,4 @@
-"""Several real nodes on one machine: they start, they die, and nothing of them is left."""
+"""Several real nodes on one machine: they start and stop, and nothing is left of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import ClusterOf, Connected, wait_for
 
 from stead.errors import Invalid
-from stead.ray.local import LocalCluster, NotStarted, keeper_environment, local_cluster, read_cluster_file
-from stead.ray.marks import plain_labels, rare_in, taints_in
-from stead.ray.start import CHAINED_HOOK, OWN_HOOK, SETUP_HOOK
-from stead.taints import Effect, Taint
+from stead.language.taints import Effect, Taint
+from stead.ray.local.local_cluster import (
+    LocalCluster,
+    NotStarted,
+    cluster_environment,
+    local_cluster,
+    read_cluster_file,
+)
+from stead.ray.local.start import CHAINED_HOOK, OWN_HOOK, SETUP_HOOK
+from stead.ray.wire.taint_labels import plain_labels, rare_in, taints_in
+from tests.on_ray.waiting import ClusterOf, Connected, wait_for
 
 NODES = [
     {"num_cpus": 1},
@@ -30,7 +37,7 @@ pytestmark = pytest.mark.long
 
 OWNER = """
 import sys
-from stead.ray.local import local_cluster
+from stead.ray.local.local_cluster import local_cluster
 
 with local_cluster([{"num_cpus": 1}, {"num_cpus": 1}], hooked=False) as cluster:
     print(cluster.temp_dir, flush=True)
@@ -53,7 +60,7 @@ def processes_with(text: str) -> list[str]:
 
 
 def processes_below(pid: int) -> set[int]:
-    from stead.ray.keeper import _below
+    from stead.ray.local.supervisor import _below
 
     return set(_below(pid))
 
@@ -93,7 +100,7 @@ print("ran:", json.dumps(ray.get(where.options(label_selector={"zone": "b"}).rem
 
 
 def test_work_runs_on_the_node_it_names_with_the_environment_given(cluster: LocalCluster) -> None:
-    """In a process of its own, which stead has not bound: the node is tainted."""
+    """In a separate process that stead has not bound, because the node is tainted."""
     done = subprocess.run(
         [sys.executable, "-c", UNBOUND, cluster.address], capture_output=True, text=True, timeout=120, check=True
     )
@@ -102,7 +109,7 @@ def test_work_runs_on_the_node_it_names_with_the_environment_given(cluster: Loca
 
 
 def test_nothing_listens_beyond_this_machine(cluster: LocalCluster) -> None:
-    """Ray's own agents and servers, too: a cluster for trying things out is nobody else's."""
+    """This includes Ray's own agents and servers: no other machine can reach a local cluster."""
     ours = {place for pid in processes_below(os.getpid()) for place in _open(pid)}
     listening = set()
     for table in ("tcp", "tcp6"):
@@ -140,7 +147,7 @@ def test_a_node_joins_and_another_is_killed(cluster: LocalCluster, connected: Co
 def test_the_head_is_not_killed(cluster: LocalCluster) -> None:
     with pytest.raises(Invalid, match="node 0 is the head"):
         cluster.kill_node(0)
-    with pytest.raises(Invalid, match="node 99 is not one of this cluster"):
+    with pytest.raises(Invalid, match="node 99 is not in this cluster"):
         cluster.kill_node(99)
 
 
@@ -165,7 +172,7 @@ def test_another_ray_in_the_process_is_not_disturbed(cluster: LocalCluster, conn
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=lambda how: how.name)
-def test_however_the_owner_ends_nothing_is_left(how: signal.Signals) -> None:
+def test_however_the_owner_ends_no_process_and_no_file_is_left(how: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER],
         stdin=subprocess.PIPE,
@@ -178,19 +185,73 @@ def test_however_the_owner_ends_nothing_is_left(how: signal.Signals) -> None:
         directory = owner.stdout.readline().strip()
         assert len([words for words in processes_with(directory) if "/raylet/raylet " in words]) == 2
         owner.send_signal(how)
-        owner.wait(30)
+        owner.wait(60)
         wait_for(lambda: not processes_with(directory), what="the end of every process")
         wait_for(lambda: not Path(directory).exists(), what="the removal of the private directory")
 
 
-def test_when_the_keeper_is_killed_the_raylets_go_with_it() -> None:
+def test_when_the_supervisor_is_killed_the_raylets_die_too() -> None:
     with local_cluster([{"num_cpus": 1}], hooked=False) as cluster:
-        keeper = int((Path(f"/proc/{cluster.nodes[0].raylet_pid}") / "stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(keeper, signal.SIGKILL)
+        supervisor = int(
+            (Path(f"/proc/{cluster.nodes[0].raylet_pid}") / "stat").read_text().rpartition(")")[2].split()[1]
+        )
+        os.kill(supervisor, signal.SIGKILL)
         wait_for(lambda: not processes_with("/raylet/raylet --raylet_socket_name=" + cluster.temp_dir))
         with pytest.raises(NotStarted, match="did not answer"):
             cluster.add_node(num_cpus=1)
     wait_for(lambda: not processes_with(cluster.temp_dir), what="the end of the agents")
+
+
+def test_nodes_start_even_if_their_agents_take_long() -> None:
+    """On a busy machine they do: Ray's raylet gives up after 15 s if it has to wait for the ports of its agents."""
+    stopped, is_started = set[int](), threading.Event()
+    before = processes_below(os.getpid())
+
+    def stop_agents() -> None:
+        while not is_started.wait(0.01):
+            for pid in processes_below(os.getpid()) - before - stopped:
+                with suppress(OSError):
+                    if b"/runtime_env/agent/main.py\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(pid, signal.SIGSTOP)
+                        stopped.add(pid)
+
+    stopper = threading.Thread(target=stop_agents)
+    stopper.start()
+    try:
+        with local_cluster([{"num_cpus": 1}, {"num_cpus": 1}], hooked=False) as cluster:
+            is_started.set()
+            stopper.join()
+            assert len(stopped) == 2
+            assert [Path(f"/proc/{node.raylet_pid}").exists() for node in cluster.nodes] == [True, True]
+    finally:
+        is_started.set()
+        stopper.join()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_node_whose_raylet_ends_while_it_starts_is_started_again(index: int) -> None:
+    ended = threading.Event()
+    before = processes_below(os.getpid())
+
+    def end_the_first() -> None:
+        while not ended.wait(0.005):
+            for pid in processes_below(os.getpid()) - before:
+                with suppress(OSError):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    if b"/raylet/raylet\0" in words and b"/raylet.%d\0" % index in words:
+                        os.kill(pid, signal.SIGKILL)
+                        ended.set()
+                        return
+
+    killer = threading.Thread(target=end_the_first)
+    killer.start()
+    try:
+        with local_cluster([{"num_cpus": 1}, {"num_cpus": 1}], hooked=False) as cluster:
+            assert ended.is_set()
+            assert [Path(f"/proc/{node.raylet_pid}").exists() for node in cluster.nodes] == [True, True]
+    finally:
+        ended.set()
+        killer.join()
 
 
 BAD_NODES: list[tuple[Any, str]] = [
@@ -207,7 +268,7 @@ BAD_NODES: list[tuple[Any, str]] = [
     ([{"taints": {"k": 1}}], "node 0: the value of taint 'k', 1 must be a string"),
     ([{"taints": 7}], "taints must be a map"),
     ([{"name": 7}], "the name 7"),
-    ([{"environment": {"A": 1}}], "'A' must be a text, for example '1'"),
+    ([{"environment": {"A": 1}}], "'A' must be a string, for example '1'"),
 ]
 
 
@@ -219,7 +280,7 @@ def test_a_bad_node_is_refused_in_one_sentence_before_anything_starts(nodes: Any
     assert "\n" not in str(refusal.value)
 
 
-def test_a_file_holds_the_nodes(tmp_path: Path) -> None:
+def test_nodes_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("rare_resource_isolation: [gpu]\nnodes:\n- {num_cpus: 2}\n- {labels: {zone: a}}\n")
     assert read_cluster_file(path) == ([{"num_cpus": 2}, {"labels": {"zone": "a"}}], ("gpu",))
@@ -230,8 +291,8 @@ def test_a_file_holds_the_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "must hold a list of nodes"),
-        ("nodes: []", "must hold a list of nodes"),
+        ("", "must contain a list of nodes"),
+        ("nodes: []", "must contain a list of nodes"),
         ("- {", "is not YAML at line 1"),
         ("nods: []", "unknown key 'nods' (did you mean 'nodes'?)"),
         ("- {num_cpus: x}", "node 0: num_cpus"),
@@ -246,24 +307,24 @@ def test_a_bad_file_is_refused_in_one_sentence(text: str, part: str, tmp_path: P
     assert part in str(refusal.value)
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="cannot be read: No such file"):
         read_cluster_file(tmp_path / "none.yaml")
 
 
 def test_the_hook_is_in_every_raylets_environment_and_a_users_own_is_chained() -> None:
-    assert keeper_environment({}, {}, hooked=True)[SETUP_HOOK] == OWN_HOOK
-    assert SETUP_HOOK not in keeper_environment({}, {}, hooked=False)
-    chained = keeper_environment({SETUP_HOOK: "mine.setup"}, {}, hooked=True)
+    assert cluster_environment({}, {}, hooked=True)[SETUP_HOOK] == OWN_HOOK
+    assert SETUP_HOOK not in cluster_environment({}, {}, hooked=False)
+    chained = cluster_environment({SETUP_HOOK: "mine.setup"}, {}, hooked=True)
     assert (chained[SETUP_HOOK], chained[CHAINED_HOOK]) == (OWN_HOOK, "mine.setup")
-    assert CHAINED_HOOK not in keeper_environment({SETUP_HOOK: OWN_HOOK}, {}, hooked=True)
+    assert CHAINED_HOOK not in cluster_environment({SETUP_HOOK: OWN_HOOK}, {}, hooked=True)
 
 
-def test_what_the_environment_says_of_another_cluster_stays_out() -> None:
-    environment = keeper_environment({"RAY_ADDRESS": "x:1", "RAY_OVERRIDE_LABELS": "{}", "A": "b"}, {}, hooked=False)
+def test_variables_about_another_cluster_are_removed() -> None:
+    environment = cluster_environment({"RAY_ADDRESS": "x:1", "RAY_OVERRIDE_LABELS": "{}", "A": "b"}, {}, hooked=False)
     assert "RAY_ADDRESS" not in environment
     assert "RAY_OVERRIDE_LABELS" not in environment
     assert environment["A"] == "b"
     quiet = "RAY_enable_worker_prestart"
     assert environment[quiet] == "0"
-    assert keeper_environment({}, {quiet: "1"}, hooked=False)[quiet] == "1"
+    assert cluster_environment({}, {quiet: "1"}, hooked=False)[quiet] == "1"

@@ -1,4 +1,4 @@
-"""Taints and rare resources travel as labels, and come back as they were."""
+"""Taints and rare resources are stored as labels, and are read back unchanged."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stead.asks import PolicyName
 from stead.engine.facts import NodeJoined
 from stead.errors import Invalid
-from stead.ray.cluster import HEAD, RayCluster
-from stead.ray.marks import POLICY, marks_of, plain_labels, policy_in, rare_in, taints_in
-from stead.ray.tables import NodeRow, Status
-from stead.taints import Effect, Taint
+from stead.language.asks import PolicyName
+from stead.language.taints import Effect, Taint
+from stead.ray.control.cluster import HEAD, RayCluster
+from stead.ray.wire.tables import NodeRow, Status
+from stead.ray.wire.taint_labels import POLICY, marks_of, plain_labels, policy_in, rare_in, taints_in
 
 NAMES = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", fullmatch=True)
 PARTS = st.from_regex(r"[a-z0-9]([a-z0-9_-]{0,20}[a-z0-9])?", fullmatch=True)
@@ -31,7 +31,7 @@ RARE = "rare_resource.ray.io/gpu"
 
 
 @given(TAINTS, st.frozensets(NAMES, max_size=3), st.none() | st.sampled_from(PolicyName), PLAIN)
-def test_what_is_written_is_read_back(
+def test_what_is_written_is_read_back_unchanged(
     taints: list[Taint], rare: frozenset[str], policy: PolicyName | None, plain: dict[str, str]
 ) -> None:
     labels = {**plain, **marks_of(taints, rare, policy)}
@@ -42,7 +42,7 @@ def test_what_is_written_is_read_back(
 
 
 @given(TAINTS, st.frozensets(NAMES, max_size=3))
-def test_ray_accepts_every_mark(taints: list[Taint], rare: frozenset[str]) -> None:
+def test_ray_accepts_every_label(taints: list[Taint], rare: frozenset[str]) -> None:
     from ray._private.label_utils import validate_node_label_syntax
 
     validate_node_label_syntax(marks_of(taints, rare))
@@ -69,7 +69,7 @@ def test_a_key_may_have_one_taint_of_each_effect() -> None:
 
 
 @pytest.mark.parametrize("key", ["soon.taint.stead.io/k", "taint.stead.io/k", "xtaint.stead.io/k", "rare.stead.io.x/k"])
-def test_a_label_that_only_looks_like_a_mark_stays_a_label(key: str) -> None:
+def test_a_label_that_only_looks_like_a_taint_stays_a_label(key: str) -> None:
     assert taints_in({key: "true"}) == ()
     assert rare_in({key: "true"}) == ()
     assert plain_labels({key: "true"}) == {key: "true"}
@@ -87,14 +87,16 @@ def test_a_label_that_only_looks_like_a_mark_stays_a_label(key: str) -> None:
         ([], [3], "rare resource 3"),
     ],
 )
-def test_what_a_label_cannot_say_is_refused_in_one_sentence(taints: list[Taint], rare: list[str], part: str) -> None:
+def test_a_taint_that_cannot_be_a_label_is_refused_in_one_sentence(
+    taints: list[Taint], rare: list[str], part: str
+) -> None:
     with pytest.raises(Invalid) as refusal:
         marks_of(taints, rare)
     assert part in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_policy_that_nobody_knows_is_a_label_like_any_other() -> None:
+def test_an_unknown_policy_is_an_ordinary_label() -> None:
     assert policy_in({POLICY: "best"}) is None
     assert plain_labels({POLICY: "best"}) == {POLICY: "best"}
 

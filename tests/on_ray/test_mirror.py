@@ -1,31 +1,31 @@
-"""What Ray's autoscaler is told of waiting work: which rows, in which words, and when it is taken back.
+"""What Ray's autoscaler sees of pending work: which requests, in which form, and when they are removed.
 
-Rule: plain values only, no cluster; that Ray's autoscaler acts on it is shown in `test_autoscaler.py`.
+Rule: plain values only, no cluster. `test_autoscaler.py` shows that Ray's autoscaler acts on them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pytest
 
 pytest.importorskip("ray")
 
-from stead.labelling import ANYWHERE, Requirement, Selector
-from stead.ray.compile import Pass
-from stead.ray.mirror import ANY_ROOM, WANTED_MAX, Mirror, Wanted
-from stead.ray.page import TIMED, pass_name
-from stead.ray.tables import NodeRow, PendingRow, Status
+from stead.engine import Engine
+from stead.engine.facts import NodeDrained, NodeJoined, NodeTainted, NodeUsed
+from stead.language.asks import Ask
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
+from stead.language.nodes import Node, NodeTemplate
+from stead.language.resources import Resources
+from stead.language.taints import Taint
+from stead.ray.control.autoscaler_mirror import ANY_ROOM, WANTED_MAX, Mirror, Wanted
 
-ONE = 0.0001
-FULL = 100_000.0
-PLAIN = pass_name("plain", 1)
-Row = tuple[tuple[str, bool, tuple[str, ...]], ...]
+TAINT = Taint("gpu", "true")
 
 
 class Notes:
-    """What was told, kept instead of sent."""
+    """The requests, kept instead of sent."""
 
     def __init__(self) -> None:
         self.told: list[Wanted] = []
@@ -42,85 +42,61 @@ class Notes:
         return Counter(self.told)
 
 
-def mirror_of(notes: Notes, selector: Selector = ANYWHERE, is_listened_to: bool = True) -> Mirror:
-    return Mirror(lambda _: Pass(selector), notes, lambda: is_listened_to)
+def cluster(*nodes: tuple[str, str]) -> Engine:
+    """Nodes with one CPU each, which are free, busy, tainted or draining."""
+    engine = Engine()
+    for id, state in nodes:
+        engine.apply(NodeJoined(Node.of(id, {"CPU": 1})))
+        if state == "busy":
+            engine.apply(NodeUsed(id, Resources.of(CPU=1)))
+        elif state == "tainted":
+            engine.apply(NodeTainted(id, TAINT))
+        elif state == "draining":
+            engine.apply(NodeDrained(id))
+    return engine
 
 
-def node(id: str, free_cpus: float = 1.0, is_tainted: bool = False, labels: Mapping[str, str] | None = None) -> NodeRow:
-    """A node with one CPU; where it is tainted, a plug holds all there is of the plain pass."""
-    amount, free = (ONE, 0.0) if is_tainted else (FULL, FULL)
-    return NodeRow(
-        id, "127.0.0.1", labels or {}, {"CPU": 1.0, PLAIN: amount}, {"CPU": free_cpus, PLAIN: free}, draining=False
-    )
+def asking(selector: Selector = ANYWHERE, **amounts: float) -> Ask:
+    return Ask.of("pending", amounts or {"CPU": 1}, selector=selector)
 
 
-def waiting(count: int = 1, labels: Row = (), **amounts: float) -> PendingRow:
-    return PendingRow({**(amounts or {"CPU": 1.0}), PLAIN: ONE}, labels, count)
-
-
-def status(nodes: Iterable[NodeRow], *pending: PendingRow) -> Status:
-    return Status({each.id: each for each in nodes}, pending)
-
-
-def told(
-    nodes: Iterable[NodeRow], *pending: PendingRow, selector: Selector = ANYWHERE, is_listened_to: bool = True
-) -> Notes:
-    """What is told of this at the second look; the first one makes the nodes known."""
+def told(engine: Engine, *pending: tuple[Ask, int], has_autoscaler: bool = True) -> Notes:
+    """The requests after the second update; the first one makes the nodes known."""
     notes = Notes()
-    mirror, seen = mirror_of(notes, selector, is_listened_to), status(nodes, *pending)
-    mirror.tell(seen)
+    mirror = Mirror(notes, lambda: has_autoscaler)
+    mirror.update(engine.nodes, lambda: engine, pending)
     assert not notes.told
-    mirror.tell(seen)
+    mirror.update(engine.nodes, lambda: engine, pending)
     return notes
 
 
-TAINTED = [node("head", is_tainted=True)]
+TAINTED = cluster(("head", "tainted"))
 CPU = Wanted((("CPU", 1.0),))
 
 
-def test_work_that_a_taint_keeps_waiting_is_told_without_its_pass_for_any_node_but_those_there_are() -> None:
-    notes = told(TAINTED, waiting(2))
+def test_work_that_is_pending_because_of_a_taint_is_requested_on_any_other_node() -> None:
+    notes = told(TAINTED, (asking(), 2))
     assert notes.told == [CPU, CPU]
     assert notes.but == ["head"]
 
 
-def test_stead_own_marks_are_not_told() -> None:
-    row = PendingRow({"CPU": 1.0, "GPU": 0.5, PLAIN: ONE, TIMED: ONE}, (), 1)
-    assert told(TAINTED, row).told == [Wanted((("CPU", 1.0), ("GPU", 0.5)))]
-
-
 def test_work_that_holds_nothing_still_gets_a_node() -> None:
-    assert told(TAINTED, PendingRow({PLAIN: ONE}, (), 1)).told == [Wanted(ANY_ROOM)]
+    assert told(TAINTED, (Ask.of("pending"), 1)).told == [Wanted(ANY_ROOM)]
 
 
-def test_work_without_a_pass_is_left_to_ray() -> None:
-    assert not told(TAINTED, PendingRow({"CPU": 1.0}, (), 3)).told
+def test_only_what_does_not_fit_the_free_nodes_is_requested() -> None:
+    engine = cluster(("head", "tainted"), ("free", ""), ("busy", "busy"))
+    assert told(engine, (asking(), 3)).told == [CPU, CPU]
+    assert not told(engine, (asking(), 1)).told
 
 
-def test_only_what_does_not_fit_the_free_nodes_is_told() -> None:
-    nodes = [*TAINTED, node("free"), node("busy", free_cpus=0.0)]
-    assert told(nodes, waiting(3)).told == [CPU, CPU]
-    assert not told(nodes, waiting(1)).told
+def test_a_draining_node_counts_as_full() -> None:
+    assert told(cluster(("going", "draining")), (asking(), 1)).told == [CPU]
 
 
-def test_a_node_that_is_going_counts_as_no_room() -> None:
-    going = NodeRow("going", "", {}, {"CPU": 1.0, PLAIN: FULL}, {"CPU": 1.0, PLAIN: FULL}, draining=True)
-    assert told([going], waiting()).told == [CPU]
-
-
-def test_ray_own_conditions_on_labels_are_told_and_preferred_nodes_are_not() -> None:
-    spot = ("ray.io/market-type", True, ("spot",))
-    away = ("ray.io/node-group", False, ("b", "a"))
-    near = ("ray.io/node-id", True, ("head",))
-    wanted = Wanted(CPU.amounts, (("ray.io/market-type", "in(spot)"), ("ray.io/node-group", "!in(a,b)")))
-    assert told(TAINTED, waiting(1, (spot, away, near))).told == [wanted]
-
-
-@pytest.mark.parametrize(("market", "fits"), [("spot", True), ("on-demand", False), (None, False)])
-def test_a_free_node_is_room_only_for_work_whose_conditions_on_labels_it_meets(market: str | None, fits: bool) -> None:
-    free = node("free", labels={"ray.io/market-type": market} if market else {})
-    row = waiting(1, (("ray.io/market-type", True, ("spot",)),))
-    assert bool(told([free], row).told) is not fits
+def test_rules_on_one_key_are_merged() -> None:
+    both = Selector.all_of(Requirement.is_in("pool", "a", "b"), Requirement.not_in("pool", "b"))
+    assert told(TAINTED, (asking(both), 1)).told == [Wanted(CPU.amounts, (("pool", "in(a)"),))]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +106,8 @@ def test_a_free_node_is_room_only_for_work_whose_conditions_on_labels_it_meets(m
         (Requirement.not_in("pool", "a"), "!in(a)"),
     ],
 )
-def test_rules_on_labels_of_the_user_are_told_in_rays_words(rule: Requirement, words: str) -> None:
-    notes = told(TAINTED, waiting(), selector=Selector.all_of(rule))
+def test_rules_on_labels_are_written_in_rays_syntax(rule: Requirement, words: str) -> None:
+    notes = told(TAINTED, (asking(Selector.all_of(rule)), 1))
     assert notes.told == [Wanted(CPU.amounts, (("pool", words),))]
 
 
@@ -144,57 +120,71 @@ def test_rules_on_labels_of_the_user_are_told_in_rays_words(rule: Requirement, w
         Selector.all_of(Requirement.less_than("size", 3)),
         Selector.all_of(Requirement.is_in("pool", "")),
         Selector.all_of(Requirement.is_in("node_id", "head")),
-        Selector.all_of(Requirement.is_in("pool", "a", "b"), Requirement.not_in("pool", "b")),
+        Selector.all_of(Requirement.is_in("pool", "a"), Requirement.is_in("pool", "b")),
         Selector.any_of(Requirement.is_in("pool", "a"), Requirement.is_in("zone", "b")),
     ],
     ids=str,
 )
-def test_rules_that_ray_has_no_words_for_are_not_told(selector: Selector) -> None:
-    assert not told(TAINTED, waiting(), selector=selector).told
+def test_work_with_rules_that_ray_cannot_express_is_not_requested(selector: Selector) -> None:
+    assert not told(TAINTED, (asking(selector), 1)).told
 
 
-def test_what_is_told_is_taken_back_when_nothing_waits_any_more() -> None:
-    notes = Notes()
-    mirror = mirror_of(notes)
-    mirror.tell(status(TAINTED, waiting(2)))
-    mirror.tell(status(TAINTED, waiting(2)))
-    mirror.tell(status(TAINTED, waiting(1)))
-    assert notes.told == [CPU]
-    mirror.tell(status(TAINTED))
-    assert not notes.told
+class TestOverTime:
+    @pytest.fixture
+    def notes(self) -> Notes:
+        return Notes()
+
+    @pytest.fixture
+    def mirror(self, notes: Notes) -> Mirror:
+        mirror = Mirror(notes, lambda: True)
+        self.look(mirror, TAINTED, 2)
+        self.look(mirror, TAINTED, 2)
+        assert notes.told == [CPU, CPU]
+        return mirror
+
+    @staticmethod
+    def look(mirror: Mirror, engine: Engine, count: int) -> None:
+        mirror.update(engine.nodes, lambda: engine, [(asking(), count)] if count else [])
+
+    def test_requests_are_removed_when_nothing_is_pending_any_more(self, mirror: Mirror, notes: Notes) -> None:
+        self.look(mirror, TAINTED, 1)
+        assert notes.told == [CPU]
+        self.look(mirror, TAINTED, 0)
+        assert not notes.told
+
+    def test_when_a_node_joins_all_requests_are_removed_and_made_again_for_pending_work(
+        self, mirror: Mirror, notes: Notes
+    ) -> None:
+        nodes = cluster(("head", "tainted"), ("new", "busy"))
+        self.look(mirror, nodes, 2)
+        assert not notes.told
+        self.look(mirror, nodes, 1)
+        assert notes.told == [CPU]
+        assert notes.but == ["head", "new"]
+
+    def test_a_node_that_leaves_does_not_change_the_requests(self, mirror: Mirror, notes: Notes) -> None:
+        self.look(mirror, cluster(("head", "tainted"), ("old", "busy")), 2)
+        self.look(mirror, TAINTED, 2)
+        assert notes.told == [CPU, CPU]
+
+    def test_launched_nodes_are_requested_until_they_are_no_longer_wanted(self, mirror: Mirror, notes: Notes) -> None:
+        mirror.launch([NodeTemplate("gpu", Resources.of(GPU=1), Labels({"pool": "a"}))])
+        self.look(mirror, TAINTED, 0)
+        assert notes.told == [Wanted((("GPU", 1.0),), (("pool", "in(a)"),))]
+        mirror.launch([])
+        self.look(mirror, TAINTED, 0)
+        assert not notes.told
 
 
-def test_when_a_node_has_joined_all_is_taken_back_and_what_still_waits_at_the_next_look_is_told_again() -> None:
-    notes = Notes()
-    mirror = mirror_of(notes)
-    mirror.tell(status(TAINTED, waiting(2)))
-    mirror.tell(status(TAINTED, waiting(2)))
-    nodes = [*TAINTED, node("new", free_cpus=0.0)]
-    mirror.tell(status(nodes, waiting(2)))
-    assert not notes.told
-    mirror.tell(status(nodes, waiting(1)))
-    assert notes.told == [CPU]
-    assert notes.but == ["head", "new"]
+def test_nothing_is_requested_without_an_autoscaler() -> None:
+    assert not told(TAINTED, (asking(), 1), has_autoscaler=False).told
 
 
-def test_a_node_that_has_left_changes_nothing_in_what_is_told() -> None:
-    notes = Notes()
-    mirror = mirror_of(notes)
-    mirror.tell(status([*TAINTED, node("old", free_cpus=0.0)], waiting()))
-    mirror.tell(status([*TAINTED, node("old", free_cpus=0.0)], waiting()))
-    mirror.tell(status(TAINTED, waiting()))
-    assert notes.told == [CPU]
-
-
-def test_nothing_is_told_where_no_autoscaler_listens() -> None:
-    assert not told(TAINTED, waiting(), is_listened_to=False).told
-
-
-def test_a_kind_of_which_much_waits_leaves_room_for_the_others() -> None:
-    notes = told(TAINTED, waiting(5_000), waiting(1, CPU=2.0))
+def test_a_kind_with_many_pending_pieces_leaves_room_for_the_others() -> None:
+    notes = told(TAINTED, (asking(), 5_000), (asking(CPU=2.0), 1))
     assert Counter(notes.told) == {CPU: WANTED_MAX // 2, Wanted((("CPU", 2.0),)): 1}
 
 
-def test_no_more_is_told_than_the_most_however_many_kinds_wait() -> None:
-    rows = [waiting(10, CPU=float(cpus)) for cpus in range(1, 101)]
-    assert len(told(TAINTED, *rows).told) == WANTED_MAX
+def test_the_number_of_requests_is_limited_for_any_number_of_kinds() -> None:
+    pending = [(asking(CPU=float(cpus)), 10) for cpus in range(1, 101)]
+    assert len(told(TAINTED, *pending).told) == WANTED_MAX

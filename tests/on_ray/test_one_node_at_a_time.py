@@ -1,31 +1,32 @@
-"""A change of one node touches that node only, and a node that hangs does not hold up the others."""
+"""A change of one node affects only that node, and a hanging node does not delay the others."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, attached, landed, occupied, pinned, where
 
 import stead
-from stead.ray.attach import connection
-from stead.ray.compile import Pass, Wish
-from stead.ray.local import LocalCluster
-from stead.ray.page import read_name
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.compile import Pass, Wish, route
+from stead.ray.submit.connection import connection
+from stead.ray.wire.own_names import read_name
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, Resident, attached, landed, occupied, pinned, where
 
 pytestmark = pytest.mark.long
 
 PLAIN = Wish(Pass())
 
 FAILED_WITHIN_S = 12.0
-"""The bug this is about failed work 6 to 8 s after a taint of another node."""
+"""The original bug failed work 6 to 8 s after a taint of another node."""
 
 SLOW_TO_NOTICE = {"RAY_health_check_failure_threshold": "1000"}
 """A stopped node is not declared dead while a test looks at it."""
@@ -49,7 +50,7 @@ def tainted(node_id: str) -> Iterator[None]:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A raylet that does not answer for the length of a block."""
+    """A raylet that does not answer during a block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -83,7 +84,7 @@ def test_a_taint_changes_nothing_on_the_other_nodes(cluster: LocalCluster) -> No
 
 
 class TestWhileOneNodeHangs:
-    def test_another_can_be_tainted_and_labelled_work_starts(self, cluster: LocalCluster) -> None:
+    def test_another_one_can_be_tainted_and_work_with_labels_starts(self, cluster: LocalCluster) -> None:
         first, second, _ = (node.node_id for node in cluster.nodes)
         with stopped(cluster.nodes[2].raylet_pid):
             assert stead.taint(second, {"mine": "yes"}).unconfirmed == ()
@@ -93,7 +94,7 @@ class TestWhileOneNodeHangs:
             finally:
                 stead.untaint(second, ["mine"])
 
-    def test_a_taint_of_it_says_so_and_holds_once_it_answers(self, cluster: LocalCluster) -> None:
+    def test_a_taint_of_it_reports_that_and_holds_once_it_answers(self, cluster: LocalCluster) -> None:
         third = cluster.nodes[2].node_id
         with stopped(cluster.nodes[2].raylet_pid):
             assert stead.taint(third, {"mine": "yes"}).unconfirmed == (third,)
@@ -104,15 +105,45 @@ class TestWhileOneNodeHangs:
         finally:
             stead.untaint(third, ["mine"])
 
+    @pytest.mark.parametrize("soft", [True, False], ids=["prefers", "needs"])
+    @pytest.mark.parametrize("actor", [False, True], ids=["task", "actor"])
+    def test_work_for_this_node_waits_until_it_has_the_pass(
+        self, actor: bool, soft: bool, cluster: LocalCluster
+    ) -> None:
+        """A busy node answers late, and is not called again before: it gets the second of these passes last. Without
+        the pass, Ray ignores a preference for the node and fails a pin to it."""
+        third = cluster.nodes[2].node_id
+        first, second = (
+            {f"{name}-{actor}-{soft}": stead.Exists(effect="no-execute", seconds=60)} for name in ("first", "second")
+        )
+        options = {"tolerations": second, "scheduling_strategy": pinned(third, soft), "num_cpus": 0}
+
+        def submit() -> Any:
+            return (Resident.options(**options).remote().where if actor else where.options(**options)).remote()
+
+        with ThreadPoolExecutor(1) as submitting:
+            with stopped(cluster.nodes[2].raylet_pid):
+                connection().ask("introduce", [route({"tolerations": first}).wish])
+                wait_for(lambda: third in connection().page().late, what="the news that the node is late")
+                ref = submitting.submit(submit)
+                key = route({"tolerations": second}).wish.admits.key
+                wait_for(lambda: key in connection().page().generations, what="the pass on the other nodes")
+            assert ray.get(ref.result(), timeout=SOON_S) == third
+        assert connection().page().late == []
+
 
 def test_a_pin_to_a_node_that_has_long_had_the_pass_does_not_wait(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round and a period of Ray's sync are for passes that were granted a moment ago."""
+    """Waiting for a round and a period of Ray's sync is only needed for passes granted a moment ago."""
     second, third = (node.node_id for node in cluster.nodes[1:])
     asked: list[str] = []
     with tainted(third):  # so that plain work is bound, and the page is new
-        wait_for(lambda: connection().ask("pin", PLAIN, second) == ("", 0.0), SOON_S, "the pass is known there")
+        wait_for(
+            lambda: connection().ask("admission", "pin", [PLAIN, second]) == ("", 0.0),
+            SOON_S,
+            "the pass is known there",
+        )
         ask = connection().ask
 
         def noted(method: str, *given: Any, **named: Any) -> Any:
@@ -121,6 +152,6 @@ def test_a_pin_to_a_node_that_has_long_had_the_pass_does_not_wait(
 
         monkeypatch.setattr(connection(), "ask", noted)
         refs = [where.options(scheduling_strategy=pinned(second)).remote() for _ in range(20)]
-        assert asked == ["pin"]
+        assert asked == ["admission"]
         monkeypatch.undo()
         assert set(ray.get(refs, timeout=SOON_S)) == {second}

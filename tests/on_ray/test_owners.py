@@ -1,5 +1,5 @@
-"""Work and groups go with whoever owns them, as Ray's own do: with their job, with the detached actor whose work made
-them, or with nobody."""
+"""Work and groups end with their owner, as in Ray: with their job, with the detached actor that created them directly
+or indirectly, or never."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
 from ray.util.placement_group import PlacementGroup
-from waiting import wait_for
-from workload import SOON_S, attached, labelled, run_driver
 
 import stead
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import SOON_S, attached, labelled, run_driver
 
 pytestmark = pytest.mark.long
 
@@ -75,7 +75,7 @@ def group_of(id: str) -> Any:
     return PlacementGroup(ray.PlacementGroupID.from_hex(id))
 
 
-def test_what_a_detached_actor_asked_for_outlives_the_job_that_launched_it(cluster: LocalCluster) -> None:
+def test_work_of_a_detached_actor_outlives_the_job_that_started_the_actor(cluster: LocalCluster) -> None:
     kept, gone, forever = run_driver(LAUNCHER, {}, cluster.address)
     everything = [*kept, *gone, forever]
     wait_for(lambda: not known(*gone), SOON_S, "the end of what belonged to the job")

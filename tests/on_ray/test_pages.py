@@ -1,4 +1,4 @@
-"""Pages that are newer than their reader, or cannot be read: the controller is asked instead, and nothing fails."""
+"""Pages that are newer than their reader, or unreadable: the controller is asked instead, and nothing fails."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import wait_for
 
-from stead.ray import page as pages
-from stead.ray.folders import private
-from stead.ray.page import PROTOCOL, AskedPage, NoPage, Page, Reader, Unreadable, Writer, folder_of
+from stead.ray.wire import node_page as pages
+from stead.ray.wire.folders import private
+from stead.ray.wire.node_page import PROTOCOL, AskedPage, NoPage, Page, Reader, Unreadable, Writer, folder_of
+from tests.on_ray.waiting import wait_for
 
 NODE = "ab" * 28
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rewrite(folder: Path, change: Callable[[str], str]) -> None:
-    """Change the page that stands."""
+    """Change the current page."""
     (path,) = folder.glob("*.json")
     path.write_text(change(path.read_text()))
 
@@ -56,7 +56,7 @@ class TestReading:
             Reader(folder).page()
 
     @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", '"page"'])
-    def test_nonsense_is_unreadable(self, folder: Path, text: str) -> None:
+    def test_an_invalid_page_is_unreadable(self, folder: Path, text: str) -> None:
         Writer(folder).write(Page(count=1))
         rewrite(folder, lambda _: text)
         with pytest.raises(Unreadable):
@@ -70,7 +70,7 @@ class TestReading:
 
 
 class TestWhoMayRead:
-    def test_everybody_may_read_pages_and_only_the_owner_may_write(self, folder: Path) -> None:
+    def test_everyone_can_read_pages_and_only_the_owner_can_write(self, folder: Path) -> None:
         writer = Writer(folder)
         writer.write(Page(count=1))
         writer.write(Page(count=2))
@@ -78,7 +78,7 @@ class TestWhoMayRead:
         assert mode(folder) == 0o755
         assert {mode(path) for path in folder.iterdir()} == {0o644}
 
-    def test_folders_of_before_are_opened(self, folder: Path) -> None:
+    def test_existing_folders_are_opened(self, folder: Path) -> None:
         Writer(folder).write(Page(count=1))
         for path in (*folder.iterdir(), folder, folder.parent):
             path.chmod(0o700)
@@ -87,7 +87,7 @@ class TestWhoMayRead:
         assert mode(folder) == 0o755
         assert mode(folder / "count") == mode(folder / "2.json") == 0o644
 
-    def test_private_files_are_their_owners(self, tmp_path: Path) -> None:
+    def test_only_the_owner_can_read_private_files(self, tmp_path: Path) -> None:
         (tmp_path / "old").touch(mode=0o644)
         assert mode(private(tmp_path / "old")) == mode(private(tmp_path / "new")) == 0o600
 
@@ -121,7 +121,7 @@ def asked_of(controller: Controller, reader: Reader) -> AskedPage:
 
 
 class TestAskingForIt:
-    def test_the_controller_is_asked_again_and_again_and_the_program_is_warned_once(
+    def test_the_controller_is_asked_repeatedly_and_the_program_is_warned_once(
         self, controller: Controller, unreadable: Reader, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING):
@@ -133,13 +133,15 @@ class TestAskingForIt:
         assert "Permission denied" in record.getMessage()
         asked.is_needed = False
 
-    def test_the_last_page_holds_while_the_controller_is_away(self, controller: Controller, unreadable: Reader) -> None:
+    def test_the_last_page_is_used_while_the_controller_is_away(
+        self, controller: Controller, unreadable: Reader
+    ) -> None:
         asked = asked_of(controller, unreadable)
         controller.is_away = True
         assert asked.page().count == 7
         asked.is_needed = False
 
-    def test_without_any_page_the_program_is_told_what_is_not_enforced(
+    def test_without_any_page_a_warning_says_what_is_not_enforced(
         self, controller: Controller, unreadable: Reader, caplog: pytest.LogCaptureFixture
     ) -> None:
         controller.is_away = True
@@ -147,7 +149,7 @@ class TestAskingForIt:
             asked = asked_of(controller, unreadable)
         (record,) = caplog.records
         assert "taints, drained nodes, labels set at run time" in record.getMessage()
-        with pytest.raises(NoPage, match=r"Permission denied.*the controller did not tell it \(no answer in 2 s\)"):
+        with pytest.raises(NoPage, match=r"Permission denied.*the controller did not send it \(no answer in 2 s\)"):
             asked.page()
         controller.is_away = False
         wait_for(lambda: asked._page is not None)

@@ -1,4 +1,4 @@
-"""What granting and withdrawing passes does to nodes, call by call. The nodes are a fake that behaves as Ray's do."""
+"""What granting and withdrawing passes does to nodes, call by call. The nodes are a fake that behaves like Ray's."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from stead.ray import passes as module
-from stead.ray.compile import route
-from stead.ray.grants import Outcome
-from stead.ray.page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, TIMED, pass_name, read_name, soft_name
-from stead.ray.passes import FULL, GENERATIONS_MAX, LET_IN_MAX, PASSES_MAX, POOL, Passes
-from stead.ray.plugs import KEPT, SHOWN
-from stead.ray.tables import NodeRow, PendingRow, Status
+from stead.ray.control import passes as module
+from stead.ray.control.passes import ADMITTED_MAX, FULL, GENERATIONS_MAX, PASSES_MAX, POOL, Passes
+from stead.ray.control.plugs import KEPT, SHOWN
+from stead.ray.submit.compile import route
+from stead.ray.wire.node_page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY
+from stead.ray.wire.own_names import TIMED, pass_name, read_name, soft_name
+from stead.ray.wire.resource_grants import Outcome
+from stead.ray.wire.tables import NodeRow, PendingRow, Status
 
 
 def rule(number: int = 0) -> Any:
@@ -42,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Cluster:
-    """Nodes with totals and what work holds; at once the grants, the plugs and Ray's tables."""
+    """Nodes with totals and what work holds; also the grants, the plugs and Ray's tables."""
 
     def __init__(self, *nodes: str) -> None:
         self.total: dict[str, dict[str, float]] = {node: {} for node in nodes}
@@ -92,7 +93,7 @@ class Cluster:
         return Status(rows, self.pending)
 
     def usable(self, node: str, name: str) -> bool:
-        """Whether a piece of work that carries the name could start there."""
+        """Whether work that carries the name could start there."""
         return self.total[node].get(name, 0.0) - self.used(node, name) > ENTRY - ONE / 2
 
     def is_feasible(self, node: str, name: str, amount: float = KEPT) -> bool:
@@ -133,7 +134,7 @@ class World:
         return self.passes.issued[KEY].names
 
     def hold(self, node: str, amount: float = ENTRY) -> str:
-        """A piece of work starts there under today's name."""
+        """Work starts there under the current name."""
         assert self.cluster.usable(node, self.current)
         self.cluster.held[node, self.current] = self.cluster.held.get((node, self.current), 0.0) + amount
         return self.current
@@ -159,7 +160,7 @@ def test_a_tainted_node_is_infeasible_for_actors_that_only_prefer_it_until_it_is
     assert world.cluster.is_feasible("b", soft_name(KEY))
 
 
-def test_what_an_actor_holds_that_starts_on_a_node_as_it_is_tainted_goes_when_it_has_started(
+def test_an_actor_that_starts_while_its_node_is_tainted_releases_the_name_once_it_has_started(
     world: World, clock: Clock
 ) -> None:
     soft = soft_name(KEY)
@@ -178,7 +179,7 @@ def test_what_an_actor_holds_that_starts_on_a_node_as_it_is_tainted_goes_when_it
     assert not world.cluster.is_feasible("b", soft)
 
 
-def test_the_names_of_a_pass_that_nobody_knows_any_more_are_taken_away(world: World) -> None:
+def test_the_names_of_an_unknown_pass_are_removed(world: World) -> None:
     strays = dict.fromkeys([pass_name("gone", 0), soft_name("gone")], FULL)
     world.cluster.total["b"].update(strays)
     world.passes.note_use(world.cluster.status(), lambda key: None)
@@ -186,7 +187,7 @@ def test_the_names_of_a_pass_that_nobody_knows_any_more_are_taken_away(world: Wo
     assert world.cluster.is_feasible("b", soft_name(KEY))
 
 
-def test_in_a_cluster_at_rest_nobody_is_called(world: World) -> None:
+def test_in_an_idle_cluster_no_node_is_called(world: World) -> None:
     for _ in range(5):
         assert world.settle().unsettled == 0
     assert not world.cluster.calls
@@ -197,7 +198,7 @@ def test_a_taint_calls_the_tainted_node_and_no_other(world: World) -> None:
     assert set(world.cluster.calls) == {"b"}
 
 
-def test_after_a_taint_no_name_can_start_anything_there_and_the_new_one_was_never_used_there(world: World) -> None:
+def test_after_a_taint_no_name_starts_work_there_and_the_new_name_was_never_used_there(world: World) -> None:
     old = world.hold("b")
     world.taint("b")
     assert world.current != old
@@ -205,8 +206,8 @@ def test_after_a_taint_no_name_can_start_anything_there_and_the_new_one_was_neve
     assert all(world.cluster.usable(node, name) for node in "ac" for name in world.names)
 
 
-def test_what_carries_the_old_name_stays_feasible_wherever_it_was(world: World, clock: Clock) -> None:
-    """A task that is pinned to a node is in none of Ray's tables, so that nobody seems to use the name."""
+def test_work_with_the_old_name_stays_feasible_on_every_node(world: World, clock: Clock) -> None:
+    """A task that is pinned to a node is in none of Ray's tables, so the name looks unused."""
     old = world.current
     world.taint("b")
     for _ in range(50):
@@ -228,7 +229,7 @@ def test_an_untaint_calls_the_node_and_no_other_and_removes_its_plugs(world: Wor
     assert all(world.cluster.usable("b", name) for name in world.names)
 
 
-def test_names_do_not_pile_up_with_actors_that_live_on_nodes_that_were_tainted(world: World, clock: Clock) -> None:
+def test_the_number_of_names_does_not_grow_with_actors_on_tainted_nodes(world: World, clock: Clock) -> None:
     for _ in range(40):
         for node in "abc":
             world.hold(node, ACTOR_HOLDS)
@@ -239,14 +240,14 @@ def test_names_do_not_pile_up_with_actors_that_live_on_nodes_that_were_tainted(w
     assert len(world.names) == POOL
 
 
-def test_what_an_actor_leaves_behind_starts_nothing_before_the_controller_looks(world: World) -> None:
+def test_what_an_actor_releases_starts_nothing_before_the_next_round(world: World) -> None:
     old = world.hold("b", 20 * ACTOR_HOLDS)
     world.taint("b")
     world.cluster.held.clear()
     assert not world.cluster.usable("b", old)
 
 
-def test_what_a_task_leaves_behind_is_not_enough_for_an_actor(world: World) -> None:
+def test_what_a_task_releases_is_not_enough_for_an_actor(world: World) -> None:
     old = world.hold("b")
     world.taint("b")
     world.cluster.held.clear()
@@ -257,7 +258,7 @@ def test_what_a_task_leaves_behind_is_not_enough_for_an_actor(world: World) -> N
 @pytest.mark.parametrize(
     "running", [0.0, 3 * ENTRY, 2 * ENTRY + 7 * ACTOR_HOLDS], ids=["nothing", "tasks", "actors too"]
 )
-def test_tasks_that_only_prefer_a_forbidden_node_are_let_in_a_few_at_a_time_and_nothing_else_is(
+def test_only_tasks_that_prefer_a_forbidden_node_are_admitted_and_only_a_few_at_a_time(
     running: float, world: World, clock: Clock
 ) -> None:
     old = world.hold("b", running)
@@ -273,12 +274,12 @@ def test_tasks_that_only_prefer_a_forbidden_node_are_let_in_a_few_at_a_time_and_
         assert free < ACTOR_HOLDS - ONE / 2, "less than an actor needs that is queued there"
         world.cluster.held["b", old] += SOFT_ENTRY
         entered += 1
-    assert entered == LET_IN_MAX
+    assert entered == ADMITTED_MAX
     world.cluster.held["b", old] -= SOFT_ENTRY
     assert look() == pytest.approx(SOFT_ENTRY), "one has its result, so one more may come"
 
 
-def test_names_are_bounded_also_where_work_of_every_age_runs_on_tainted_nodes() -> None:
+def test_the_number_of_names_is_limited_with_work_of_every_age_on_tainted_nodes() -> None:
     world = World(*"abcdefghijklmnop")
     for node in "abcdefghijklmno":
         world.hold(node)
@@ -287,7 +288,7 @@ def test_names_are_bounded_also_where_work_of_every_age_runs_on_tainted_nodes() 
     assert len(world.names) <= GENERATIONS_MAX
 
 
-def test_what_running_work_holds_needs_no_call_before_it_is_released(world: World, clock: Clock) -> None:
+def test_what_running_work_holds_needs_no_call_until_it_is_released(world: World, clock: Clock) -> None:
     old = world.hold("b")
     world.taint("b")
     clock.now += 2.0
@@ -306,7 +307,7 @@ def test_what_running_work_holds_needs_no_call_before_it_is_released(world: Worl
 
 
 class TestANodeThatHangs:
-    def test_is_named_when_it_is_tainted_and_taken_care_of_when_it_answers(self, world: World) -> None:
+    def test_is_reported_when_it_is_tainted_and_updated_when_it_answers(self, world: World) -> None:
         world.hold("b")
         world.cluster.hung = {"b"}
         assert world.taint("b").silent == {"b"}
@@ -321,26 +322,62 @@ class TestANodeThatHangs:
             world.taint("b")
         assert len(world.names) == POOL
 
-    def test_does_not_keep_another_from_being_tainted(self, world: World) -> None:
+    def test_does_not_prevent_a_taint_of_another(self, world: World) -> None:
         world.cluster.hung = {"b"}
         assert world.taint("a").silent == set()
         assert not any(world.cluster.usable("a", name) for name in world.names)
 
-    def test_does_not_cost_quick_rounds(self, world: World) -> None:
+    def test_is_late_while_it_lacks_a_pass_and_no_longer(self, world: World) -> None:
+        world.cluster.hung = {"b"}
+        world.settle()
+        assert world.passes.late == set(), "it has all that it is allowed"
+        world.passes.issue(rule(1))
+        world.settle()
+        assert world.passes.late == {"b"}
+        world.cluster.hung = set()
+        world.settle()
+        assert world.passes.late == set()
+
+    def test_loses_the_names_of_a_retired_pass_once_it_answers(self, world: World, clock: Clock) -> None:
+        def rounds() -> None:
+            for _ in range(5):
+                clock.now += 6.0
+                world.passes.note_use(world.cluster.status(), lambda key: None)
+                world.passes.retire(world.cluster.status(), {KEY}, set)
+                world.settle()
+
+        for number in range(1, PASSES_MAX + 2):
+            world.passes.issue(rule(number))
+            world.settle()
+            clock.now += 1.0
+        world.cluster.hung = {"b"}
+        rounds()
+        retired = set(world.cluster.total["b"]) - set(world.cluster.total["a"])
+        assert retired, "the others have lost them"
+        world.cluster.hung = set()
+        rounds()
+        assert not retired & set(world.cluster.total["b"])
+        world.cluster.calls.clear()
+        rounds()
+        assert not world.cluster.calls, "nobody asks again and again"
+
+    def test_does_not_cause_extra_rounds(self, world: World) -> None:
         world.cluster.hung = {"b"}
         world.taint("b")
         assert world.settle().unsettled == 0
 
 
-def test_a_node_gets_nothing_before_it_has_its_page(world: World) -> None:
+def test_a_node_gets_no_grant_before_it_has_its_page(world: World) -> None:
     world.cluster.total["d"] = {}
     world.settle(ready=lambda node: node != "d")
     assert not world.cluster.total["d"]
+    assert world.passes.late == {"d"}
     world.settle()
     assert world.cluster.usable("d", world.current)
+    assert world.passes.late == set()
 
 
-def test_a_name_that_groups_need_is_on_every_node_and_nothing_starts_by_it(world: World) -> None:
+def test_a_name_that_groups_need_is_on_every_node_and_starts_nothing(world: World) -> None:
     world.taint("b")
     world.passes.issued[KEY].everywhere = True
     world.settle()
@@ -351,7 +388,7 @@ def test_a_name_that_groups_need_is_on_every_node_and_nothing_starts_by_it(world
         assert not world.cluster.usable(node, world.current)
 
 
-def test_a_new_controller_keeps_what_stands(world: World) -> None:
+def test_a_new_controller_keeps_existing_grants(world: World) -> None:
     old = world.current
     world.taint("b")
     again = Passes(world.cluster, world.cluster, world.cluster.status, lambda: None)
@@ -381,7 +418,7 @@ class TestManyPasses:
     def there(self, world: World) -> set[str]:
         return {found[0] for name in world.cluster.total["a"] if (found := read_name(name))}
 
-    def test_those_that_nobody_uses_leave_the_page_first_and_the_nodes_later(self, crowd: World, clock: Clock) -> None:
+    def test_unused_ones_leave_the_page_first_and_the_nodes_later(self, crowd: World, clock: Clock) -> None:
         gone = self.retired(crowd, set(), clock, 6.0)
         assert len(gone) == 3
         assert set(gone) <= self.there(crowd)
@@ -389,15 +426,15 @@ class TestManyPasses:
         crowd.passes.retire(crowd.cluster.status(), {KEY}, set)
         assert not set(gone) & self.there(crowd)
 
-    def test_one_that_waiting_work_carries_stays(self, crowd: World, clock: Clock) -> None:
+    def test_one_that_pending_work_carries_stays(self, crowd: World, clock: Clock) -> None:
         first = rule(1).key
         assert first not in self.retired(crowd, {pass_name(first, 0)}, clock, 6.0)
 
-    def test_they_stay_for_long_where_it_is_not_known_what_waits(self, crowd: World, clock: Clock) -> None:
+    def test_they_stay_longer_if_not_all_pending_work_is_listed(self, crowd: World, clock: Clock) -> None:
         assert not self.retired(crowd, None, clock, 60.0)
         assert self.retired(crowd, None, clock, 700.0)
 
-    def test_one_that_is_asked_for_again_comes_back_as_it_was(self, crowd: World, clock: Clock) -> None:
+    def test_one_that_is_requested_again_comes_back_unchanged(self, crowd: World, clock: Clock) -> None:
         gone = self.retired(crowd, set(), clock, 6.0)
         crowd.passes.issue(next(rule(number) for number in range(1, 40) if rule(number).key == gone[0]))
         clock.now += 4.0

@@ -1,6 +1,6 @@
-"""The options that place work by other work (A9, N5, N10), with everything else that Ray's work can be.
+"""The options that place work relative to other work, combined with all kinds of Ray work.
 
-Four nodes; nodes 1 and 2 are zone a, node 3 is zone b, the head has none. Every test ends what it started.
+Four nodes: nodes 1 and 2 are in zone a, node 3 is in zone b, the head has no zone. Every test ends what it started.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from waiting import wait_for
-from workload import (
+
+import stead
+from stead import actor_affinity, affinity, anti_affinity, label_exists, label_in, node_affinity
+from stead.ray.local.local_cluster import LocalCluster
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import (
     SOON_S,
     Resident,
     attached,
@@ -30,10 +34,6 @@ from workload import (
     waits,
     where,
 )
-
-import stead
-from stead import actor_affinity, affinity, anti_affinity, label_exists, label_in, node_affinity
-from stead.ray.local import LocalCluster
 
 pytestmark = pytest.mark.long
 
@@ -53,7 +53,7 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
 
 
 def homes(cluster: LocalCluster, *actors: Any) -> list[int]:
-    """The nodes on which these actors live, by their place in the cluster."""
+    """The nodes of these actors, by index in the cluster."""
     ids = [node.node_id for node in cluster.nodes]
     return [ids.index(id) for id in ray.get([actor.where.remote() for actor in actors], timeout=SOON_S)]
 
@@ -67,13 +67,13 @@ def codes(what: Any) -> set[str]:
 
 
 def nothing_is_left() -> bool:
-    """No ticket remains, so nothing that ended holds a place or could start."""
+    """No ticket is left, so no ended work holds a node or could start."""
     return wait_for(lambda: not tickets(), SOON_S, f"the end of {tickets()}")
 
 
 @contextmanager
 def several(count: int, **options: Any) -> Iterator[list[Any]]:
-    """So many actors for the length of a block."""
+    """This many actors, for a block."""
     with ExitStack() as stack:
         yield [stack.enter_context(resident(num_cpus=0, **options)) for _ in range(count)]
 
@@ -115,7 +115,7 @@ class TestSpread:
             zones = ["-aab"[home] for home in homes(cluster, *actors)]
             assert sorted(zones) == ["a", "a", "b", "b"]
 
-    def test_what_would_make_it_uneven_waits_and_goes_on(self, cluster: LocalCluster) -> None:
+    def test_work_that_would_make_it_uneven_is_pending_until_it_does_not(self, cluster: LocalCluster) -> None:
         stead.drain("three")
         try:
             with several(2, labels={"app": "uneven"}, spread={"zone": 1}) as (first, second):
@@ -129,7 +129,7 @@ class TestSpread:
         finally:
             stead.uncordon("three")
 
-    def test_a_greater_skew_lets_more_in(self, cluster: LocalCluster) -> None:
+    def test_a_greater_skew_admits_more(self, cluster: LocalCluster) -> None:
         options = {"labels": {"app": "askew"}, "spread": {"zone": 2}, "scheduling_strategy": at("one")}
         with several(2, **options) as actors:
             assert homes(cluster, *actors) == [1, 1]
@@ -144,7 +144,7 @@ class TestSpread:
 
 
 class TestExclusive:
-    def test_everything_else_is_kept_out_until_it_ends(self, cluster: LocalCluster) -> None:
+    def test_no_other_work_starts_there_until_it_ends(self, cluster: LocalCluster) -> None:
         with resident(exclusive=True, scheduling_strategy=at("three")) as alone:
             assert homes(cluster, alone) == [3]
             plain = where.options(label_selector={"zone": "b"}).remote()
@@ -152,7 +152,7 @@ class TestExclusive:
             spread = [where.options(scheduling_strategy="SPREAD").remote() for _ in range(4)]
             assert 3 not in indexes(cluster, spread)
             assert waits(plain, beside)
-            assert "kept free" in str(stead.why(beside))
+            assert "apart from any work" in str(stead.why(beside))
         assert indexes(cluster, [plain]) == {3}
         ray.cancel(beside)
 
@@ -186,7 +186,7 @@ class TestExclusive:
 
 
 class TestMaxPerNode:
-    def test_as_many_as_it_says_and_no_more(self, cluster: LocalCluster) -> None:
+    def test_a_node_runs_at_most_that_many(self, cluster: LocalCluster) -> None:
         options = {"max_per_node": {"loader": 2}, "scheduling_strategy": node_affinity(label_in("zone", ["a"]))}
         with several(4, **options) as actors:
             assert sorted(homes(cluster, *actors)) == [1, 1, 2, 2]
@@ -195,7 +195,7 @@ class TestMaxPerNode:
                 ray.kill(actors[0])
                 assert indexes(cluster, [asked]) <= {1, 2}
 
-    def test_it_counts_tasks_and_actors_that_say_so_and_nothing_else(self, cluster: LocalCluster) -> None:
+    def test_it_counts_only_tasks_and_actors_with_the_same_name(self, cluster: LocalCluster) -> None:
         one = {"max_per_node": {"single": 1}, "label_selector": {"zone": "b"}, "num_cpus": 0}
         with resident(**one) as actor:
             homes(cluster, actor)
@@ -205,7 +205,7 @@ class TestMaxPerNode:
             assert waits(task)
         assert indexes(cluster, [task]) == {3}
 
-    def test_it_goes_with_an_affinity(self, cluster: LocalCluster) -> None:
+    def test_it_combines_with_an_affinity(self, cluster: LocalCluster) -> None:
         with resident(num_cpus=0, scheduling_strategy=at("two")) as target:
             near = {"scheduling_strategy": actor_affinity(affinity(target)), "max_per_node": {"near": 1}, "num_cpus": 0}
             with resident(**near) as first:
@@ -217,13 +217,13 @@ class TestMaxPerNode:
 
 @pytest.fixture(scope="module")
 def kinds() -> dict[str, Any]:
-    """Functions and classes that travel by value, because they are of no module."""
+    """Functions and classes that are pickled by value, because they belong to no module."""
 
     def here() -> str:
         return str(ray.get_runtime_context().get_node_id())
 
     def follow(target: Any, depth: int) -> list[str]:
-        """Work that follows an actor whose handle came from elsewhere, submitted by work that follows it itself."""
+        """Work near an actor whose handle it received, submitted by work that is itself near the actor."""
         near = stead.actor_affinity(stead.affinity(target))
         mine = [str(ray.get_runtime_context().get_node_id())]
         if depth:
@@ -267,7 +267,7 @@ def kinds() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def target(cluster: LocalCluster) -> Iterator[Any]:
-    """An actor on node 2 to be followed; a plain one, so that no ticket of its own is there."""
+    """An actor on node 2 to follow; a plain one, so it has no ticket."""
     with resident(num_cpus=0, scheduling_strategy=at("two")) as actor:
         assert homes(cluster, actor) == [2]
         yield actor
@@ -284,7 +284,7 @@ class TestAllKindsOfWork:
         ids = ray.get(kinds["follow"].options(**near).remote(target, 2), timeout=SOON_S)
         assert ids == [cluster.nodes[2].node_id] * 3
 
-    def test_an_actor_raises_a_child_beside_itself(self, cluster: LocalCluster, kinds: dict[str, Any]) -> None:
+    def test_an_actor_starts_a_child_on_its_own_node(self, cluster: LocalCluster, kinds: dict[str, Any]) -> None:
         parent = kinds["Parent"].options(scheduling_strategy=at("one")).remote()
         assert indexes(cluster, [parent.raise_child.remote(Resident)]) == {1}
         ray.kill(parent)
@@ -401,7 +401,7 @@ class TestWithOtherRules:
             near = stead.actor_affinity(stead.affinity(sys.argv[2]))
             kind = stead.remote(num_cpus=0, scheduling_strategy=near)(lambda: ray.get_runtime_context().get_node_id())
             try:
-                print(json.dumps(ray.get(kind.remote(), timeout=30)))
+                print(json.dumps(ray.get(kind.remote(), timeout=60)))
             except (stead.Invalid, stead.Unsupported) as error:
                 print(json.dumps(str(error)))
         """
@@ -410,7 +410,7 @@ class TestWithOtherRules:
 
 
 class TestEndings:
-    """What is ended while it waits leaves nothing behind."""
+    """Work that is ended while it is pending leaves nothing behind."""
 
     def test_a_task_that_waits_can_be_cancelled(self, cluster: LocalCluster) -> None:
         task = where.options(scheduling_strategy=actor_affinity(label_in("role", ["nobody"]))).remote()
@@ -443,7 +443,7 @@ class TestEndings:
 
 
 class TestBurst:
-    def test_actors_that_shun_their_own_kind_never_share_a_node_whoever_creates_them(
+    def test_actors_apart_from_their_own_kind_never_share_a_node_whichever_program_creates_them(
         self, cluster: LocalCluster
     ) -> None:
         program = """
@@ -478,9 +478,9 @@ class TestBurst:
 
 
 class TestRuntimeEnvironments:
-    """N10: work prefers nodes that have its environment already."""
+    """Work prefers nodes that already have its environment."""
 
-    def test_work_prefers_a_node_that_holds_its_environment(self, cluster: LocalCluster) -> None:
+    def test_work_prefers_a_node_that_has_its_environment(self, cluster: LocalCluster) -> None:
         env = {"use_node_labels_to_acceleration": True, "env_vars": {"COLOUR": "blue"}}
         colour = ray.remote(num_cpus=1)(lambda: (__import__("os").environ["COLOUR"], where_it_is()))
 
@@ -564,7 +564,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 class TestBadInput:
     @pytest.mark.parametrize("name", BAD)
     @pytest.mark.parametrize("target", [where, Resident], ids=["task", "actor"])
-    def test_nonsense_is_refused_in_one_sentence_that_names_it(
+    def test_an_invalid_option_is_refused_in_one_sentence_that_names_it(
         self, cluster: LocalCluster, target: Any, name: str
     ) -> None:
         options, part = BAD[name]
@@ -574,7 +574,7 @@ class TestBadInput:
         assert part in words
         assert "\n" not in words and len(words) < 400, words
 
-    def test_an_id_that_no_actor_has_waits_and_says_so(self, cluster: LocalCluster) -> None:
+    def test_work_near_an_unknown_actor_id_is_pending_and_explains_why(self, cluster: LocalCluster) -> None:
         task = where.options(scheduling_strategy=actor_affinity(affinity(SOMEBODY))).remote()
         assert waits(task)
         assert wait_for(lambda: codes(task) == {"target-dead"}, SOON_S, "the word that nobody has this id")

@@ -1,5 +1,5 @@
-"""Without the hook and without an option of stead's nothing about a job changes, and with `stead.init` nothing does
-until there is a taint."""
+"""Without the hook and stead's options nothing about a job changes; with `stead.init`, nothing until there is a
+taint."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_plain_job_holds_nothing_of_stead_and_starts_no_controller(cluster: An
     assert found["held"]["default actor 0"] == {}
 
 
-def test_with_init_alone_plain_work_is_as_plain_ray_has_it_while_there_is_no_taint(cluster: Any) -> None:
+def test_with_init_alone_plain_work_is_unchanged_until_there_is_a_taint(cluster: Any) -> None:
     found = run(cluster, "init")
     assert {name: of_stead(held) for name, held in found["held"].items() if of_stead(held)} == {}
 
 
 def test_under_the_hook_every_piece_outside_a_group_carries_the_pass(cluster: Any) -> None:
-    """The opposite, so that the two tests above are seen to look at the right place."""
+    """The opposite case shows that the two tests above check the right thing."""
     found = run(cluster, "plain", RAY_RUNTIME_ENV_HOOK="stead.ray.hook")
     bound = {name for name, held in found["held"].items() if of_stead(held)}
     assert bound == found["held"].keys() - {"task in a group"}

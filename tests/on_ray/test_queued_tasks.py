@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 import ray
-from waiting import ClusterOf, wait_for
-from workload import SOON_S, Resident, attached, where
 
 import stead
 from stead import actor_affinity, affinity, label_not_in
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
-from stead.ray.page import SLOT
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from stead.ray.wire.own_names import SLOT
+from tests.on_ray.waiting import ClusterOf, wait_for
+from tests.on_ray.workload import SOON_S, Resident, attached, where
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.long
 
 LATE_S = 8.0
-"""Longer than any time after which the controller could take a task for gone."""
+"""Longer than any time after which the controller could consider a task gone."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
 
 
 def waits_for(path: str, begun: str | None = None) -> str:
-    """Runs until a file is there, leaving a file in the folder `begun` first; says on which node it ran."""
+    """Runs until a file exists, and first writes a file to the folder `begun`. Returns its node."""
     if begun is not None:
         Path(begun, str(os.getpid())).touch()
     pause = threading.Event()
@@ -53,7 +53,7 @@ def kill_controller() -> None:
 
 
 def slot_names() -> set[str]:
-    """Every slot that some node has, the anchors' units not counted."""
+    """Every slot of any node, without the anchors' units."""
     rows = ray._private.state.state.available_resources_per_node().values()
     return {name for row in rows for name, amount in row.items() if name.startswith(SLOT) and amount >= 1.0}
 
@@ -75,14 +75,14 @@ class TestQueues:
         assert len(ran) == 300
         assert set(ran) == {node.node_id for node in cluster.nodes[1:]}
 
-    def test_a_task_whose_input_is_late_runs_when_it_is_there(self, cluster: LocalCluster, tmp_path: Path) -> None:
+    def test_a_task_with_a_late_input_runs_when_it_arrives(self, cluster: LocalCluster, tmp_path: Path) -> None:
         door = tmp_path / "open"
         late = gate.remote(str(door))
         queued = where.options(labels={"role": "late"}).remote(late)
         threading.Timer(LATE_S, door.touch).start()
         assert ray.get(queued, timeout=LATE_S + SOON_S)
 
-    def test_also_when_no_controller_was_there_while_it_was_submitted(
+    def test_also_if_no_controller_was_running_when_it_was_submitted(
         self, cluster: LocalCluster, tmp_path: Path
     ) -> None:
         pid = connection().ask("hello")["pid"]
@@ -94,18 +94,18 @@ class TestQueues:
         assert len(ray.get(queued, timeout=2 * SOON_S)) == 20
 
     def test_many_shapes_at_once_all_run(self, cluster: LocalCluster) -> None:
-        """Ray lists at most a hundred shapes for each raylet."""
+        """Ray lists at most 100 shapes per raylet."""
         queued = [where.options(labels={"number": f"n{number}"}).remote(number) for number in range(130)]
         assert len(ray.get(queued, timeout=6 * SOON_S)) == 130
 
     def test_shapes_with_deep_queues_share_the_room_and_no_task_fails(self, cluster: LocalCluster) -> None:
-        """A shape that gives its slots back to others has tasks queued everywhere. The head has no CPUs, so nothing on
-        it makes them feasible."""
+        """A shape that lends its slots to others has tasks queued everywhere. The head has no CPUs, so it does not make
+        them feasible."""
         shapes = [where.options(labels={"deep": f"n{number}"}, max_retries=0) for number in range(20)]
         queued = [shapes[number % 20].remote(number) for number in range(3000)]
         assert len(ray.get(queued, timeout=6 * SOON_S)) == 3000
 
-    def test_slots_go_when_nobody_uses_them(self, cluster: LocalCluster) -> None:
+    def test_unused_slots_are_removed(self, cluster: LocalCluster) -> None:
         ray.get(where.options(labels={"role": "short"}).remote(0), timeout=SOON_S)
         wait_for(lambda: not slot_names(), SOON_S, "the return of all slots")
 

@@ -1,4 +1,4 @@
-"""Tasks that wait for a slot on a node that dies are not failed, also where it was the only one that they could use."""
+"""Tasks that wait for a slot on a node that dies do not fail, even if it was the only one they could use."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 import ray
-from waiting import ClusterOf
-from workload import SOON_S, Resident, attached, where
 
 from stead import actor_affinity, affinity
+from tests.on_ray.waiting import ClusterOf
+from tests.on_ray.workload import SOON_S, Resident, attached, where
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.long
 
 ANCHORED_S = 8.0
-"""When this is over, the name of a slot is anchored, and slots that nobody can use are gone."""
+"""After this time, the name of a slot is anchored, and unusable slots are gone."""
 
 
 def wait_for_file(path: str) -> str:
-    """Runs until a file is there; says on which node it ran."""
+    """Runs until a file exists. Returns its node."""
     pause = threading.Event()
     while not Path(path).exists():
         pause.wait(0.05)
@@ -31,10 +31,10 @@ def wait_for_file(path: str) -> str:
 
 
 @pytest.mark.parametrize("idle_s", [0.0, ANCHORED_S], ids=["at once", "when their name is anchored"])
-def test_tasks_near_an_actor_follow_it_when_the_only_node_that_they_could_use_dies(
+def test_tasks_near_an_actor_follow_it_when_their_only_node_dies(
     idle_s: float, cluster_of: ClusterOf, tmp_path: Path
 ) -> None:
-    """They wait in the queue of that node alone."""
+    """They are queued only on that node."""
     nodes: list[dict[str, Any]] = [{"num_cpus": 0, "name": f"head-{idle_s}"}, {"num_cpus": 2}, {"num_cpus": 2}]
     with attached(cluster_of(nodes)) as cluster:
         ids = [node.node_id for node in cluster.nodes]

@@ -1,7 +1,7 @@
-"""A task that starts on a node that was tainted meanwhile runs elsewhere, and nobody can tell the difference.
+"""A task that starts on a node that was tainted meanwhile runs elsewhere, with no visible difference.
 
-Three raylets of one CPU. Tasks would rather be on node 0, so Ray keeps them in its queue; an actor holds its CPU. Then
-the node is tainted, the actor is killed, and the tasks are let in to be sent on.
+Three raylets of one CPU. Tasks prefer node 0, so Ray keeps them in its queue while an actor holds its CPU. Then the
+node is tainted, the actor is killed, and the tasks are admitted and redirected.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any
 
 import numpy
 import pytest
-from waiting import wait_for
 
 import stead
+from tests.on_ray.waiting import wait_for
 
 ray = pytest.importorskip("ray")
-from workload import Resident, attached, free_cpus, pinned, where_am_i  # noqa: E402
-
-from stead.ray.attach import connection  # noqa: E402
-from stead.ray.gcs import ControlStore  # noqa: E402
-from stead.ray.grants import detect  # noqa: E402
-from stead.ray.page import ENTRY  # noqa: E402
-from stead.ray.tables import Tables  # noqa: E402
+from stead.ray.submit.connection import connection  # noqa: E402
+from stead.ray.wire.gcs import ControlStore  # noqa: E402
+from stead.ray.wire.node_page import ENTRY  # noqa: E402
+from stead.ray.wire.resource_grants import detect  # noqa: E402
+from stead.ray.wire.tables import Tables  # noqa: E402
+from tests.on_ray.workload import Resident, attached, free_cpus, pinned, where_am_i  # noqa: E402
 
 pytestmark = pytest.mark.long
 
@@ -61,9 +60,9 @@ def as_it_was(ids: list[str]) -> Iterator[None]:
 
 @contextmanager
 def let_in_too_late(id: str, by_hand: bool = False) -> Iterator[None]:
-    """What is submitted in the block waits for the node, and starts there when it is already tainted. Nothing lets in
-    what is pinned to the node but the end of a task there, before the controller takes back its part of the withdrawn
-    name; `by_hand` leaves such a part free."""
+    """Work submitted in the block waits for the node, and starts there when it is already tainted. Work that is pinned
+    to the node is admitted only when a task there ends, before the controller takes its part of the withdrawn name;
+    `by_hand` leaves such a part free."""
     holder = Resident.options(scheduling_strategy=pinned(id)).remote()
     assert ray.get(holder.where.remote(), timeout=SOON_S) == id
     yield
@@ -90,7 +89,7 @@ _shut = threading.Event()
 
 @contextmanager
 def busy(*ids: str) -> Iterator[None]:
-    """Nodes whose CPU is taken, under a pass of its own."""
+    """Nodes whose CPU is in use, under its own pass."""
     options = {"tolerations": {"nothing": stead.Exists()}}
     held = [Resident.options(scheduling_strategy=pinned(id), **options).remote() for id in ids]
     ray.get([each.where.remote() for each in held], timeout=SOON_S)
@@ -105,7 +104,7 @@ def task(function: Any, id: str, **options: Any) -> Any:
 
 
 def counted(path: Path) -> int:
-    """How often it ran, told by the task itself."""
+    """How often it ran, as counted by the task itself."""
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
@@ -124,8 +123,47 @@ def test_it_runs_elsewhere_with_its_arguments(ids: list[str]) -> None:
     assert (total, ray.get(kept), word) == (200_000.0, "nested", "yes")
 
 
+class ReadSlowly:
+    """An argument that takes as long to read as the file `go` is not there; `came` tells that reading has begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return _read_slowly, (str(self.folder),)
+
+
+def _read_slowly(folder: str) -> str:
+    (Path(folder) / "came").touch()
+    wait_for((Path(folder) / "go").exists, SOON_S)
+    return "read"
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_it_runs_elsewhere_if_its_node_is_tainted_while_its_arguments_are_read(
+    retries: int, ids: list[str], tmp_path: Path
+) -> None:
+    def given(argument: str) -> tuple[str, str]:
+        return where_am_i(), argument
+
+    def items(argument: str) -> Iterator[tuple[str, str]]:
+        yield where_am_i(), argument
+
+    for function, options in ((given, {}), (items, {"num_returns": "streaming"})):
+        folder = tmp_path / function.__name__
+        folder.mkdir()
+        made = task(function, ids[0], max_retries=retries, **options).remote(ReadSlowly(folder))
+        wait_for((folder / "came").exists, SOON_S, "its arguments are read")
+        stead.taint(ids[0], {"repair": "yes"})
+        (folder / "go").touch()
+        node, argument = ray.get(next(made) if options else made, timeout=SOON_S)
+        assert node in ids[1:]
+        assert argument == "read"
+        stead.untaint(ids[0], ["repair"])
+
+
 @pytest.mark.parametrize("count", [0, 2])
-def test_it_has_as_many_results_as_it_was_asked_for(count: int, ids: list[str], tmp_path: Path) -> None:
+def test_it_returns_the_requested_number_of_results(count: int, ids: list[str], tmp_path: Path) -> None:
     def several() -> Any:
         (tmp_path / "ran").write_text(where_am_i())
         return tuple(range(count)) or None
@@ -138,7 +176,7 @@ def test_it_has_as_many_results_as_it_was_asked_for(count: int, ids: list[str], 
     assert (tmp_path / "ran").read_text() in ids[1:]
 
 
-def test_a_generator_gives_its_items_and_its_exception(ids: list[str]) -> None:
+def test_a_generator_yields_its_items_and_raises_its_exception(ids: list[str]) -> None:
     def items() -> Iterator[Any]:
         yield where_am_i()
         yield 2
@@ -173,7 +211,7 @@ def test_its_exception_is_the_users_own_and_retried_as_often_as_asked(ids: list[
     assert isinstance(caught.value, ray.exceptions.RayTaskError)
     assert type(caught.value.cause) is Refused
     assert caught.value.cause.args == ("not today",)
-    # Its retries wait for the node that they would rather be on until something lets them in, or the taint goes.
+    # Its retries wait for the node that they prefer until they are admitted, or the taint is removed.
     assert 1 <= counted(tmp_path / "ran") <= 3
     assert ids[0] not in (tmp_path / "ran").read_text()
 
@@ -204,9 +242,7 @@ def test_a_crash_of_its_worker_costs_one_retry(retries: int, ids: list[str], tmp
 
 @pytest.mark.parametrize("running", [False, True], ids=["while it waits", "while it runs"])
 @pytest.mark.parametrize("options", [{}, {"recursive": False}, {"force": True}], ids=str)
-def test_cancelling_it_cancels_what_runs_in_its_place(
-    running: bool, options: Any, ids: list[str], tmp_path: Path
-) -> None:
+def test_cancelling_it_cancels_the_redirected_call(running: bool, options: Any, ids: list[str], tmp_path: Path) -> None:
     def sleeps() -> None:
         (tmp_path / "began").touch()
         for _ in range(600):
@@ -229,7 +265,7 @@ def test_cancelling_it_cancels_what_runs_in_its_place(
 
 
 def waits_here(id: str) -> bool:
-    """Whether Ray takes a task for running on the node, although its CPU is free: it waits for another one."""
+    """Whether Ray considers a task on the node running, although its CPU is free: it waits for another task."""
     store = ControlStore(ray.get_runtime_context().gcs_address)
     return any(row.node_id == id for row in store.tasks("RUNNING") if not row.is_actor) and free_cpus(id) == 1
 
@@ -249,7 +285,7 @@ def test_it_holds_what_it_asked_for(ids: list[str]) -> None:
     assert asked == {"CPU": 0.5, "disk": 1.5, "memory": 5_000_000.0}
 
 
-def test_labels_that_ray_matches_itself_hold_for_it(ids: list[str]) -> None:
+def test_labels_that_ray_matches_apply_to_it(ids: list[str]) -> None:
     with busy(ids[2]):
         with let_in_too_late(ids[0]):
             ref = task(where_am_i, ids[0], label_selector={"ray.io/region": "north"}).remote()
@@ -262,7 +298,7 @@ def test_labels_that_ray_matches_itself_hold_for_it(ids: list[str]) -> None:
     [{"resources": {"only": 1}}, {"hard": True}],
     ids=["it needs what only that node has", "it is pinned there"],
 )
-def test_what_may_run_there_alone_waits_until_the_taint_is_gone(needs: dict[str, Any], ids: list[str]) -> None:
+def test_work_that_can_only_run_there_waits_until_the_taint_is_gone(needs: dict[str, Any], ids: list[str]) -> None:
     is_pinned = "hard" in needs
     options = {"scheduling_strategy": pinned(ids[0])} if is_pinned else needs
     with let_in_too_late(ids[0], by_hand=is_pinned):
@@ -272,7 +308,7 @@ def test_what_may_run_there_alone_waits_until_the_taint_is_gone(needs: dict[str,
     assert set(ray.get(refs, timeout=SOON_S)) == {ids[0]}
 
 
-def test_several_move_on_although_other_work_stays_on_the_node(ids: list[str]) -> None:
+def test_several_are_redirected_while_other_work_stays_on_the_node(ids: list[str]) -> None:
     stays = Resident.options(scheduling_strategy=pinned(ids[0]), num_cpus=0).remote()
     assert ray.get(stays.where.remote(), timeout=SOON_S) == ids[0]
     with let_in_too_late(ids[0]):

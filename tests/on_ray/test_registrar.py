@@ -1,4 +1,4 @@
-"""Messages that are kept until the controller has acknowledged them; the controller here is a list."""
+"""Messages that are kept until the controller acknowledges them; the controller is a list here."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import threading
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 from stead.errors import Invalid, Unready, Unwritable
-from stead.ray import registrar
-from stead.ray.registrar import Message, Registrar
+from stead.ray.submit import registration as registrar
+from stead.ray.submit.registration import Message, Registrar
+from tests.on_ray.waiting import wait_for
 
 
 class Receiver:
-    """Takes messages when it is open; `troubles` are raised first, one for each call."""
+    """Receives messages when it is open. First it raises each of `troubles`, one per call."""
 
     def __init__(self, *troubles: Exception) -> None:
         self.batches: list[list[Message]] = []
@@ -44,7 +44,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrar, "RETRY_S", 0.001)
 
 
-def test_messages_arrive_in_order_whatever_their_kinds() -> None:
+def test_messages_of_all_kinds_arrive_in_order() -> None:
     receiver = Receiver()
     told = of(receiver)
     for number in range(100):
@@ -52,7 +52,7 @@ def test_messages_arrive_in_order_whatever_their_kinds() -> None:
     wait_for(lambda: receiver.items() == list(range(100)))
 
 
-def test_what_cannot_be_written_down_now_is_sent_again() -> None:
+def test_a_message_that_cannot_be_stored_now_is_sent_again() -> None:
     receiver = Receiver(Unwritable("the disk is full"), Unready("it starts"))
     told = of(receiver)
     told.add("register", 1)
@@ -60,7 +60,7 @@ def test_what_cannot_be_written_down_now_is_sent_again() -> None:
     wait_for(lambda: receiver.items() == [1, 2])
 
 
-def test_what_comes_while_a_call_is_under_way_goes_with_the_next() -> None:
+def test_messages_added_during_a_call_go_with_the_next_one() -> None:
     receiver = Receiver()
     receiver.open.clear()
     told = of(receiver)
@@ -71,7 +71,7 @@ def test_what_comes_while_a_call_is_under_way_goes_with_the_next() -> None:
     assert len(receiver.batches) <= 3
 
 
-def test_what_was_not_acknowledged_is_sent_again_before_anything_newer() -> None:
+def test_unacknowledged_messages_are_sent_again_before_newer_ones() -> None:
     receiver = Receiver(ConnectionError(), TimeoutError(), RuntimeError())
     told = of(receiver)
     told.add("register", "first")
@@ -79,7 +79,7 @@ def test_what_was_not_acknowledged_is_sent_again_before_anything_newer() -> None
     wait_for(lambda: receiver.items() == ["first", "second"])
 
 
-def test_a_message_that_is_refused_does_not_hold_up_the_others() -> None:
+def test_a_refused_message_does_not_block_the_others() -> None:
     receiver = Receiver()
     receiver.open.clear()
     told = of(receiver)
@@ -101,7 +101,7 @@ def test_of_messages_with_one_key_only_the_newest_is_sent() -> None:
     assert len(receiver.items()) <= 3
 
 
-def test_beyond_a_number_of_unacknowledged_messages_adding_one_waits() -> None:
+def test_adding_a_message_waits_while_too_many_are_unacknowledged() -> None:
     receiver = Receiver()
     receiver.open.clear()
     told, done = of(receiver, unacknowledged_max=10), threading.Event()
@@ -114,11 +114,11 @@ def test_beyond_a_number_of_unacknowledged_messages_adding_one_waits() -> None:
     threading.Thread(target=add, daemon=True).start()
     assert not done.wait(0.2)
     receiver.open.set()
-    assert done.wait(10)
+    assert done.wait(60)
     wait_for(lambda: receiver.items() == list(range(11)))
 
 
-def test_flushing_waits_for_what_was_added_before() -> None:
+def test_flushing_waits_for_earlier_messages() -> None:
     receiver = Receiver()
     receiver.open.clear()
     told, done = of(receiver), threading.Event()
@@ -133,11 +133,11 @@ def test_flushing_waits_for_what_was_added_before() -> None:
     threading.Thread(target=flush, daemon=True).start()
     assert not done.wait(0.2)
     receiver.open.set()
-    assert done.wait(10)
+    assert done.wait(60)
     assert receiver.items()[-1] == 2
 
 
-def test_nobody_waits_once_the_process_has_left_the_cluster() -> None:
+def test_no_call_waits_once_the_process_has_left_the_cluster() -> None:
     receiver = Receiver()
     receiver.open.clear()
     told, done = of(receiver, unacknowledged_max=1), threading.Event()
@@ -150,5 +150,5 @@ def test_nobody_waits_once_the_process_has_left_the_cluster() -> None:
     threading.Thread(target=add, daemon=True).start()
     assert not done.wait(0.2)
     receiver.is_over = True
-    assert done.wait(10)
+    assert done.wait(60)
     receiver.open.set()

@@ -1,6 +1,6 @@
-"""Actors that die the moment they have started, and a controller that dies the moment it has let them start.
+"""Actors that die right after their start, and a controller that dies right after it has let them start.
 
-In between stands what they start by: a grant that nobody has taken back yet.
+At that moment the grant they used is not revoked yet.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any, Literal
 
 import pytest
 import ray
-from conftest import ClusterOf
-from killing import TICKET, Killer, Step
-from waiting import wait_for
-from workload import free_cpus, tickets
 
 import stead
 from stead.engine.decisions import Placed
 from stead.journal import Journal
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
-from stead.ray.page import FOLDER
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from stead.ray.wire.node_page import FOLDER
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.killing import TICKET, Killer, Step
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import free_cpus, tickets
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ CPUS, NAMES = 2, ("first", "second")
 
 
 class _Slow:
-    """Says where each of its processes starts, and is there when it is told to go on."""
+    """Reports where each of its processes starts, and finishes its start when it may continue."""
 
     def __init__(self, folder: str) -> None:
         starts = Path(folder) / "starts"
@@ -75,15 +75,15 @@ def starts(folder: Path) -> list[tuple[int, str]]:
 
 
 def hold(name: str, cpus: float) -> Any:
-    """CPUs of the node that has a resource of this name, for which nobody has to ask the controller."""
+    """Holds CPUs of the node that has a resource of this name, without the controller."""
     group = ray.util.placement_group([{"CPU": cpus, name: 0.001}])
-    assert group.wait(10)
+    assert group.wait(60)
     return group
 
 
 @contextmanager
 def controller_stopped() -> Iterator[None]:
-    """What it would hear one after the other, it hears at once after this block."""
+    """After this block, it receives at once what it would have received one after the other."""
     pid = connection().ask("hello")["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -95,8 +95,8 @@ def controller_stopped() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clean(cluster: LocalCluster) -> Iterator[None]:
     yield
-    wait_for(lambda: not connection().ask("registered_ids"), 40, "the end of the actor")
-    wait_for(lambda: not tickets(), 40, "the end of its ticket")
+    wait_for(lambda: not connection().ask("registered_ids"), 60, "the end of the actor")
+    wait_for(lambda: not tickets(), 60, "the end of its ticket")
 
 
 def is_alive(actor: Any) -> bool:
@@ -104,21 +104,21 @@ def is_alive(actor: Any) -> bool:
 
 
 def placed(cluster: LocalCluster, actor: Any) -> list[str]:
-    """Where the engine placed it, one after the other."""
+    """Where the engine placed it, in order."""
     path = next(Path(cluster.temp_dir).rglob(f"{FOLDER}/journal.sqlite"))
     with Journal.reading(path) as journal:
         decisions = [decision for entry in journal.read() for decision in entry.decisions]
     return [each.node for each in decisions if isinstance(each, Placed) and each.ask == actor._actor_id.hex()]
 
 
-def test_an_actor_that_dies_as_it_starts_is_where_the_engine_placed_it_last(
+def test_an_actor_that_dies_during_its_start_restarts_where_the_engine_placed_it(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """It starts again by the same grant. The engine, asked then, would choose the other node, where there is more room
-    by now; and there it would be thought to be."""
+    """It restarts with the same grant. The engine would now choose the other node, which has more room, and would
+    wrongly record the actor there."""
     first, second = (node.node_id for node in cluster.nodes[1:])
     there, held = hold("second", CPUS / 2), list[Any]()
-    wait_for(lambda: free_cpus(second) < free_cpus(first) == CPUS, 30, "the controller's knowledge of it")
+    wait_for(lambda: free_cpus(second) < free_cpus(first) == CPUS, 60, "the controller's knowledge of it")
     options = {"num_cpus": CPUS / 4, "max_restarts": -1, "labels": {"app": "slow"}, "scheduling_strategy": "SPREAD"}
     actor = Slow.options(**options).remote(str(tmp_path))
     try:
@@ -126,7 +126,7 @@ def test_an_actor_that_dies_as_it_starts_is_where_the_engine_placed_it_last(
         assert node == first
         with controller_stopped():
             (tmp_path / "go-1").touch()
-            wait_for(lambda: is_alive(actor), 30, "its life")
+            wait_for(lambda: is_alive(actor), 60, "its life")
             ray.util.remove_placement_group(there)
             held.append(hold("first", CPUS / 2))
             os.kill(pid, signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_an_actor_that_dies_as_it_starts_is_where_the_engine_placed_it_last(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_an_actor_that_is_granted_as_the_controller_dies_is_where_the_engine_placed_it_last(
+def test_an_actor_granted_while_the_controller_dies_starts_where_the_engine_placed_it(
     cluster: LocalCluster, killer: Killer, tmp_path: Path, moment: Literal["before", "after"]
 ) -> None:
     (tmp_path / "go-1").touch()

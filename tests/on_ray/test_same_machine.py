@@ -1,4 +1,4 @@
-"""Which nodes are on the controller's own machine: an address alone does not tell."""
+"""Which nodes are on the controller's own machine: an address alone does not show that."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import ray
-from conftest import ClusterOf
-from workload import attached
 
-from stead.ray.agents import is_here
-from stead.ray.local import LocalCluster
-from stead.ray.tables import Raylet, Tables
+from stead.ray.control.node_agents import is_here
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.wire.tables import Raylet, Tables
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.workload import attached
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +22,7 @@ SESSION = "/tmp/ray/session_1"
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[str]:
-    """A socket that somebody listens on."""
+    """A socket with a listener."""
     path = str(tmp_path / "raylet.1")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -42,15 +42,15 @@ def test_a_node_whose_socket_is_not_here_is_elsewhere(tmp_path: Path) -> None:
     assert not is_here("other", "home", {"home": HOME, "other": other})
 
 
-def test_a_socket_that_nobody_listens_on_is_left_over(tmp_path: Path) -> None:
+def test_a_socket_without_a_listener_does_not_count(tmp_path: Path) -> None:
     path = str(tmp_path / "raylet.1")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
     assert not is_here("other", "home", {"home": HOME, "other": Raylet(path, SESSION)})
 
 
-def test_a_socket_that_two_nodes_claim_is_of_neither(listening: str) -> None:
-    """The first raylet of every machine has the same name, so that of another machine seems to be here."""
+def test_a_socket_that_two_nodes_claim_belongs_to_neither(listening: str) -> None:
+    """The first raylet of every machine has the same name, so one of another machine may seem to be here."""
     claimed = Raylet(listening, SESSION)
     assert not is_here("other", "home", {"home": claimed, "other": claimed})
     assert not is_here("other", "home", {"home": HOME, "other": claimed, "third": claimed})

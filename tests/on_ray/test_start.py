@@ -1,4 +1,4 @@
-"""`stead start`: what `ray start` is told, and by whom each label was said."""
+"""`stead start`: the `ray start` command that it runs, and where each label comes from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 
 from stead.cli import main
 from stead.errors import Invalid
-from stead.ray.marks import plain_labels, policy_in, rare_in, taints_in
-from stead.ray.start import (
+from stead.language.taints import Effect, Taint
+from stead.ray.local.start import (
     CHAINED_HOOK,
     OWN_HOOK,
     SETUP_HOOK,
@@ -30,14 +30,14 @@ from stead.ray.start import (
     run,
     surroundings_of,
 )
-from stead.taints import Effect, Taint
+from stead.ray.wire.taint_labels import plain_labels, policy_in, rare_in, taints_in
 
 CPU_ONLY = {"ray.io/accelerator-type": ""}
 WORKER = ("--address=10.0.0.1:6379",)
 
 
 def labels_of(started: RayStart) -> dict[str, str]:
-    """The labels as Ray itself reads them from the words of `ray start`."""
+    """The labels as Ray itself reads them from the arguments of `ray start`."""
     from ray._private.label_utils import parse_node_labels_string
 
     said = [word.removeprefix("--labels=") for word in started.words if word.startswith("--labels=")]
@@ -60,7 +60,7 @@ def test_labels_are_written_in_any_form(text: str) -> None:
     assert labels_of(start({"RAY_NODE_LABELS": text})) == {"location": "dc_1", "disk": "ssd", **CPU_ONLY}
 
 
-def test_labels_win_over_the_file_and_the_file_over_the_environment(tmp_path: Path) -> None:
+def test_labels_override_the_file_and_the_file_overrides_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "labels.yaml"
     path.write_text("a: file\nb: file\n")
     started = start({"RAY_NODE_LABELS": "a=env,b=env,c=env"}, labels="a=argument", labels_file=str(path))
@@ -72,25 +72,25 @@ def test_rays_overriding_labels_reach_ray_as_json() -> None:
     assert json.loads(started.environment["RAY_OVERRIDE_LABELS"]) == {"zone": "b"}
 
 
-def test_taints_travel_as_marks_and_those_of_the_command_line_win() -> None:
+def test_taints_become_labels_and_the_command_line_takes_precedence() -> None:
     started = start({"STEAD_NODE_TAINTS": "a=env,b=env:NoExecute"}, taints='{"a": "argument"}', labels="zone=x")
     assert taints_in(labels_of(started)) == (Taint("a", "argument"), Taint("b", "env", Effect.NO_EXECUTE))
     assert plain_labels(labels_of(started)) == {"zone": "x", **CPU_ONLY}
 
 
-def test_the_head_says_how_nodes_are_chosen_in_its_cluster() -> None:
+def test_the_head_sets_the_default_policy_of_its_cluster() -> None:
     assert policy_in(labels_of(start(policy="flow-pack", passed_on=("--head",)))) == "flow-pack"
     assert policy_in(labels_of(start(passed_on=("--head",)))) is None
 
 
-def test_a_flow_needs_its_solver_where_the_controller_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_policy_needs_its_solver_where_the_controller_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stead.solver.found", lambda: None)
     with pytest.raises(Invalid, match=r"pip install 'stead\[flow\]'"):
         start(policy="flow", passed_on=("--head",))
     assert policy_in(labels_of(start(policy="pack", passed_on=("--head",)))) == "pack"
 
 
-def test_the_head_says_which_resources_are_rare() -> None:
+def test_the_head_declares_rare_resources() -> None:
     started = start(rare_resource_isolation="gpu, my_rare_resource", passed_on=("--head",))
     assert rare_in(labels_of(started)) == ("gpu", "my_rare_resource")
 
@@ -177,7 +177,7 @@ def test_a_user_may_set_rays_labels_but_not_the_identity_of_a_node() -> None:
         ({"RAY_NODE_ZONE": "a b"}, {}, "RAY_NODE_ZONE"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_sentence(
+def test_invalid_options_are_refused_in_one_sentence(
     environment: dict[str, str], words: dict[str, Any], part: str
 ) -> None:
     with pytest.raises(Invalid) as refusal:
@@ -208,7 +208,7 @@ Cloud = Callable[[dict[str, str] | None], str]
 
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
-    """A metadata service on loopback; with None for pages it takes questions and never answers."""
+    """A metadata service on loopback; with None for pages it accepts requests and never answers."""
     servers: list[HTTPServer] = []
     over = Event()
 
@@ -216,7 +216,7 @@ def cloud() -> Iterator[Cloud]:
         class Service(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if pages is None:
-                    over.wait(20)
+                    over.wait(60)
                     return
                 is_google = self.path.startswith("/computeMetadata")
                 allowed = (
@@ -250,7 +250,7 @@ def cloud() -> Iterator[Cloud]:
     [(GOOGLE, "us-central1-a", "spot"), (AMAZON, "us-east-1c", "on-demand")],
     ids=["google", "amazon"],
 )
-def test_a_cloud_says_zone_and_market_when_it_is_asked(
+def test_zone_and_market_come_from_the_clouds_metadata_service(
     pages: dict[str, str], zone: str, market: str, cloud: Cloud
 ) -> None:
     address = cloud(pages)
@@ -259,13 +259,13 @@ def test_a_cloud_says_zone_and_market_when_it_is_asked(
     assert dict(surroundings_of({"STEAD_CLOUD_METADATA_URL": address}).cloud) == {}
 
 
-def test_a_machine_outside_a_cloud_says_nothing(cloud: Cloud) -> None:
+def test_a_machine_outside_a_cloud_gets_no_cloud_labels(cloud: Cloud) -> None:
     assert cloud_labels(cloud({})) == {}
     assert cloud_labels("http://127.0.0.1:1") == {}
     assert cloud_labels(cloud({"/computeMetadata/v1/instance/zone": "not a zone"})) == {}
 
 
-def test_a_service_that_never_answers_costs_the_time_once(cloud: Cloud) -> None:
+def test_a_service_that_never_answers_costs_one_timeout(cloud: Cloud) -> None:
     from time import monotonic
 
     began = monotonic()
@@ -278,8 +278,8 @@ def test_the_exit_code_is_rays(capfd: pytest.CaptureFixture[str]) -> None:
     assert "no-such-option" in capfd.readouterr().err
 
 
-def test_ray_takes_the_labels_on_its_own_command_line(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """`ray start` goes as far as to refuse the rest: neither a head nor an address."""
+def test_ray_accepts_the_labels_on_its_command_line(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """`ray start` accepts the labels, and refuses only the rest: neither a head nor an address."""
     code = main(["start", "--labels", "ray.io/market-type=spot", "--taints", '{"gpu_node": "true"}', "--num-cpus=1"])
     said = "".join(capfd.readouterr())
     assert code != 0

@@ -1,4 +1,4 @@
-"""`stead start` itself: a head and a worker as people start them, and a program that nobody changed."""
+"""`stead start` itself: a head and a worker as users start them, and an unmodified program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import answers, end, free_ports
-from waiting import wait_for
-from workload import run_driver
 
-from stead.ray.local import OBJECT_STORE_BYTES
+from stead.ray.local.local_cluster import OBJECT_STORE_BYTES
+from tests.on_ray.processes import answers, end, free_ports
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import run_driver
 
 pytestmark = pytest.mark.long
 
@@ -68,19 +68,19 @@ def address(private_home: Path) -> Iterator[str]:
         own = "--node-ip-address=127.0.0.1"
         start("head.out", "--head", own, f"--port={port}", f"--temp-dir={directory}", "--include-dashboard=false")
         wait_for(lambda: answers(port), 60, f"the start of a head in {directory}")
-        labels = "--labels={zone:a}"  # as a shell leaves it that ate the quotes
+        labels = "--labels={zone:a}"  # as after a shell that removed the quotes
         taints = '--taints={"team": "blue"}'
         own = "--node-ip-address=127.0.0.2"  # of a worker Ray would take 127.0.0.1 for the public address
         start("worker.out", own, f"--address=LOCALHOST:{port}", labels, taints, RAY_NODE_LABELS='{"disk": "ssd"}')
-        yield f"LOCALHOST:{port}"  # in capitals Ray leaves it as it is, and does not take it for the public address
+        yield f"LOCALHOST:{port}"  # in capitals, so that Ray does not replace it with the public address
     finally:
         for process in started:
             end(process, directory)
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_labels_and_taints_given_at_start_bind_a_program_that_nobody_changed(address: str) -> None:
-    """N1, L1, T1: the program only runs under RAY_RUNTIME_ENV_HOOK."""
+def test_labels_and_taints_given_at_start_bind_an_unmodified_program(address: str) -> None:
+    """The program only runs under RAY_RUNTIME_ENV_HOOK."""
     found = run_driver(PROGRAM, {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook"}, address)
     assert set(found["plain"]) == {"head"}
     assert found["tolerant"] == "a"

@@ -1,4 +1,4 @@
-"""The controller's files: what can be read is used, what cannot is moved aside, and a copy takes its place."""
+"""The controller's files: readable ones are used, unreadable ones are moved aside, and a copy replaces them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
-from stead.asks import Ask, Group
 from stead.codec import dumps
 from stead.engine import Settings
+from stead.engine.explain.events import EventKind
 from stead.engine.facts import AskRunning, AskSubmitted, ClockAdvanced, Fact, GroupSubmitted, NodeJoined, NodeTainted
 from stead.errors import Unready, Unwritable
 from stead.journal import Unreadable
-from stead.labelling import Labels
-from stead.node import Node
-from stead.operate.views import TaintEnd
-from stead.ray import book as books
-from stead.ray import stores as opened
-from stead.ray.book import Book, GroupAsked, Registered, Timed
-from stead.ray.compile import Pass, route
-from stead.ray.readiness import Readiness, when_ready
-from stead.ray.stores import BOOK, JOURNAL, KEY, Copy, Stores
-from stead.taints import Taint
+from stead.language.asks import Ask, Group
+from stead.language.labels import Labels
+from stead.language.nodes import Node
+from stead.language.taints import Taint
+from stead.ray.control import persistence as opened
+from stead.ray.control import state_store as books
+from stead.ray.control.persistence import JOURNAL, KEY, STATE, Copy, Stores
+from stead.ray.control.readiness import Readiness, when_ready
+from stead.ray.control.state_store import StateStore
+from stead.ray.submit.compile import Pass, route
+from stead.ray.submit.messages import GroupAsked, Registered, Timed
+from tests.on_ray.waiting import wait_for
 
 SETTINGS = Settings(patience=None)
 NODE = Node.of("n", {"CPU": 4}, {"zone": "a"})
 TAINT = Taint("mine", "yes")
-FACTS: list[Fact] = [ClockAdvanced(1.0), NodeJoined(NODE), NodeTainted("n", TAINT)]
+FACTS: list[Fact] = [ClockAdvanced(1.0), NodeJoined(NODE), NodeTainted("n", TAINT, until=1e10, owner="me")]
 
 
 class Values:
-    """Ray's key-value store, or what is left of it."""
+    """A fake of Ray's key-value store."""
 
     def __init__(self, kept: dict[str, bytes] | None = None) -> None:
         self.kept = {} if kept is None else kept
@@ -61,18 +62,18 @@ GROUP = GroupAsked(Group("g", ((Ask.of("g-1", {"CPU": 1}),),)), ((Pass(),),), ((
 
 
 def work(stores: Stores) -> None:
-    """A run of the controller: a tainted node, an actor that runs, a task and a group that wait, and an end unseen."""
-    stores.book.keep_registered([registered("runs"), registered("waits", "task")])
-    stores.book.keep_group(GROUP)
-    stores.book.keep_taint(TaintEnd("n", "mine", "no-schedule", 1.0, None, "", "me"))
-    stores.book.mark("policy", "pack")
+    """A run of the controller: a tainted node, a running actor, a pending task, a pending group, and an end that the
+    journal does not have."""
+    stores.state_store.keep_registered([registered("runs"), registered("waits", "task")])
+    stores.state_store.keep_group(GROUP)
+    stores.state_store.mark("policy", "pack")
     facts = [*FACTS, AskRunning(registered("runs").ask, "n"), AskRunning(Ask.of("ended", {"CPU": 1}), "n")]
     facts += [AskSubmitted(registered("waits").ask), GroupSubmitted(GROUP.group)]
     stores.engine.apply(*facts)
     stores.journal.append(facts, stores.engine.decide())
 
 
-def test_files_are_opened_as_they_were_left(tmp_path: Path) -> None:
+def test_files_are_opened_in_their_last_state(tmp_path: Path) -> None:
     stores = open_in(tmp_path)
     work(stores)
     before = stores.engine
@@ -80,25 +81,25 @@ def test_files_are_opened_as_they_were_left(tmp_path: Path) -> None:
     again = open_in(tmp_path)
     assert again.engine.nodes == before.nodes
     assert again.engine.placed == before.placed
-    assert [each.id for each in again.book.registered()] == ["runs", "waits"]
+    assert [each.id for each in again.state_store.registered()] == ["runs", "waits"]
     assert again.news == []
     again.close()
 
 
-def test_a_new_head_goes_on_with_the_copy(tmp_path: Path) -> None:
+def test_a_new_head_continues_from_the_copy(tmp_path: Path) -> None:
     values = Values()
     stores = open_in(tmp_path / "old", values)
     work(stores)
-    stores.mind_copy(stores.engine)
-    wait_for(lambda: values.kept, 10, "the copy")
+    stores.update_copy(stores.engine)
+    wait_for(lambda: values.kept, 60, "the copy")
     stores.close()
 
     again = open_in(tmp_path / "new", values)
     assert again.engine.nodes["n"].taints == (TAINT,)
-    assert again.engine.placed == {"runs": "n"}, "what ended is not in the book, so it is over"
+    assert again.engine.placed == {"runs": "n"}, "what ended is not in the state store, so it has ended"
     assert set(again.engine.waiting) == {"waits", "g"}
-    assert [each.owner for each in again.book.taint_ends()] == ["me"]
-    assert (again.book.marked("policy"), again.book.groups()) == ("pack", [(GROUP, None)])
+    assert [each.owner for each in again.engine.taint_ends] == ["me"]
+    assert (again.state_store.marked("policy"), again.state_store.groups()) == ("pack", [(GROUP, None)])
     assert [kind for kind, _ in again.news] == ["restored"]
     again.close()
     third = open_in(tmp_path / "new", Values())  # from now on by its own journal
@@ -107,7 +108,7 @@ def test_a_new_head_goes_on_with_the_copy(tmp_path: Path) -> None:
     third.close()
 
 
-def test_a_copy_is_not_used_where_there_is_a_journal(tmp_path: Path) -> None:
+def test_a_copy_is_not_used_if_there_is_a_journal(tmp_path: Path) -> None:
     stores = open_in(tmp_path)
     work(stores)
     stores.close()
@@ -117,50 +118,51 @@ def test_a_copy_is_not_used_where_there_is_a_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copy", [b"whatever", b"", Copy(0.0, (), b"", b"").packed()[:-4]])
-def test_a_copy_that_cannot_be_read_keeps_nobody_from_starting(tmp_path: Path, copy: bytes) -> None:
+def test_an_unreadable_copy_does_not_stop_the_controller_from_starting(tmp_path: Path, copy: bytes) -> None:
     stores = open_in(tmp_path, Values({KEY: copy}))
     assert stores.engine.nodes == {}
     assert [kind for kind, _ in stores.news] == (["unreadable"] if copy else [])
     stores.close()
 
 
-def test_of_a_copy_of_another_version_the_nodes_are_used(tmp_path: Path) -> None:
-    book = Book(tmp_path / "other.sqlite")
-    copy = Copy(0.0, (NODE,), b'{"unknown":1}', book.image())
+def test_the_nodes_of_a_copy_of_another_version_are_used(tmp_path: Path) -> None:
+    state_store = StateStore(tmp_path / "other.sqlite")
+    copy = Copy(0.0, (NODE,), b'{"unknown":1}', state_store.image())
     stores = open_in(tmp_path / "new", Values({KEY: copy.packed()}))
     assert stores.engine.nodes == {"n": NODE}
     stores.close()
-    book.close()
+    state_store.close()
 
 
-def test_a_copy_that_would_be_too_large_leaves_out_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_would_be_too_large_omits_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened, "COPY_BYTES_MAX", 100)
     values = Values()
     stores = open_in(tmp_path, values)
     work(stores)
-    stores.mind_copy(stores.engine)
-    wait_for(lambda: values.kept, 10, "the copy")
+    stores.update_copy(stores.engine)
+    wait_for(lambda: values.kept, 60, "the copy")
     copy = Copy.unpacked(values.kept[KEY])
     assert (copy.nodes[0].taints, copy.engine) == ((TAINT,), b"")
-    assert [event.kind for event in stores.book.events()] == ["copy"]
+    assert [(each.until, each.owner) for each in copy.restored_engine(SETTINGS).taint_ends] == [(1e10, "me")]
+    assert [event.kind for event in stores.state_store.events()] == ["copy"]
     stores.close()
-    (tmp_path / "copy.sqlite").write_bytes(copy.book)
-    book = Book(tmp_path / "copy.sqlite")
-    assert (book.registered(), book.marked("policy")) == ([], "pack")
-    book.close()
+    (tmp_path / "copy.sqlite").write_bytes(copy.state_store)
+    state_store = StateStore(tmp_path / "copy.sqlite")
+    assert (state_store.registered(), state_store.marked("policy")) == ([], "pack")
+    state_store.close()
 
 
-def test_a_copy_is_put_when_something_changed_and_not_too_often(tmp_path: Path) -> None:
+def test_a_copy_is_written_when_something_changed_and_not_too_often(tmp_path: Path) -> None:
     stores = open_in(tmp_path)
     made: list[int] = []
     stores._packed = lambda engine: made.append(len(engine.nodes)) or b"copy"  # type: ignore[method-assign,func-returns-value]
-    stores.mind_copy(stores.engine)
-    stores.mind_copy(stores.engine)
-    stores.book.mark("a", "b")
-    stores.mind_copy(stores.engine)  # within a second
+    stores.update_copy(stores.engine)
+    stores.update_copy(stores.engine)
+    stores.state_store.mark("a", "b")
+    stores.update_copy(stores.engine)  # within a second
     assert made == [0]
     work(stores)
-    stores.mind_copy(stores.engine)  # a change of nodes does not wait
+    stores.update_copy(stores.engine)  # a change of nodes does not wait
     assert made == [0, 1]
     stores.close()
 
@@ -170,19 +172,17 @@ def test_a_copy_is_put_when_something_changed_and_not_too_often(tmp_path: Path) 
     [
         ("UPDATE steps SET facts = 'torn'", "this is not JSON"),
         ("PRAGMA user_version = 99", "is a journal of version 99"),
-        ("DELETE FROM about WHERE name = 'settings'", "does not say its settings"),
-        ("UPDATE about SET value = '{\"seed\":7}' WHERE name = 'settings'", "was begun with"),
+        ("DELETE FROM about WHERE name = 'settings'", "it has no settings"),
+        ("UPDATE about SET value = '{\"seed\":7}' WHERE name = 'settings'", "was created with"),
     ],
 )
-def test_a_journal_that_cannot_be_used_is_moved_aside_and_the_copy_takes_its_place(
-    tmp_path: Path, damage: str, said: str
-) -> None:
+def test_an_unusable_journal_is_moved_aside_and_the_copy_replaces_it(tmp_path: Path, damage: str, said: str) -> None:
     values = Values()
     for _ in range(opened.ASIDE_MAX + 2):
         stores = open_in(tmp_path, values)
         work(stores)
-        stores.mind_copy(stores.engine)
-        wait_for(lambda: values.kept, 10, "the copy")
+        stores.update_copy(stores.engine)
+        wait_for(lambda: values.kept, 60, "the copy")
         stores.close()
         with sqlite3.connect(tmp_path / JOURNAL) as behind:
             behind.execute(damage)
@@ -195,20 +195,20 @@ def test_a_journal_that_cannot_be_used_is_moved_aside_and_the_copy_takes_its_pla
     assert stores.engine.nodes["n"].taints == (TAINT,)
     aside = list(tmp_path.glob(f"{JOURNAL}.*.unreadable"))
     assert 1 <= len(aside) <= opened.ASIDE_MAX
-    stores.tell()
-    assert [event.kind for event in stores.book.events()][-2:] == ["unreadable", "restored"]
+    stores.report_news()
+    assert [event.kind for event in stores.state_store.events()][-2:] == ["unreadable", "restored"]
     stores.close()
 
 
-def test_a_book_that_cannot_be_used_is_moved_aside(tmp_path: Path) -> None:
-    (tmp_path / BOOK).write_text("no database " * 400)
+def test_an_unusable_state_store_is_moved_aside(tmp_path: Path) -> None:
+    (tmp_path / STATE).write_text("no database " * 400)
     stores = open_in(tmp_path)
     assert [kind for kind, _ in stores.news] == ["unreadable"]
-    stores.book.mark("a", "b")
+    stores.state_store.mark("a", "b")
     stores.close()
 
 
-def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(tmp_path: Path) -> None:
+def test_a_locked_journal_is_not_treated_as_damaged(tmp_path: Path) -> None:
     stores = open_in(tmp_path)
     work(stores)
     stores.journal._connection.execute("BEGIN IMMEDIATE")  # as a controller that hangs might
@@ -219,65 +219,67 @@ def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(tmp_path: Path) 
     stores.close()
 
 
-# -- the book
+# -- the state store
 
 
-def test_what_cannot_be_written_in_the_book_is_not_in_memory_either(tmp_path: Path) -> None:
-    book = Book(tmp_path / BOOK)
-    pages = book._db.execute("PRAGMA page_count").fetchone()[0]
-    book._db.execute(f"PRAGMA max_page_count = {pages}")
+def test_a_failed_write_to_the_state_store_changes_nothing_in_memory(tmp_path: Path) -> None:
+    state_store = StateStore(tmp_path / STATE)
+    pages = state_store._db.execute("PRAGMA page_count").fetchone()[0]
+    state_store._db.execute(f"PRAGMA max_page_count = {pages}")
     large = [Timed(f"t-{n}", "task", "p", Ask.of(f"t-{n}", {"CPU": 1}, labels={"l": "v" * 60})) for n in range(200)]
     with pytest.raises(Unwritable, match=r"book\.sqlite cannot be written: database or disk is full"):
-        book.keep_timed(large)
-    assert book.open_timed() == []
+        state_store.keep_timed(large)
+    assert state_store.open_timed() == []
     with pytest.raises(Unwritable):
-        book.keep_registered([registered(f"r-{n}") for n in range(200)])
-    assert book.registered() == []
-    book._db.execute("PRAGMA max_page_count = 1000000")
-    book.keep_timed(large)
-    assert len(book.open_timed()) == 200
-    book.close()
+        state_store.keep_registered([registered(f"r-{n}") for n in range(200)])
+    assert state_store.registered() == []
+    state_store._db.execute("PRAGMA max_page_count = 1000000")
+    state_store.keep_timed(large)
+    assert len(state_store.open_timed()) == 200
+    state_store.close()
 
 
-def test_the_book_keeps_a_bounded_number_of_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_store_keeps_a_limited_number_of_finished_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PASSES_MAX", "REFUSED_MAX"):
         monkeypatch.setattr(books, name, 5)
-    book = Book(tmp_path / BOOK)
+    state_store = StateStore(tmp_path / STATE)
     rules = [route({"label_selector": {"key": f"v{n}"}}).wish.admits for n in range(9)]
     for rule in rules:
-        book.keep_pass(rule, 1)
-    book.keep_pass(rules[4], 2)
-    assert [book.pass_of(rule.key) is not None for rule in rules] == [False] * 4 + [True] * 5
+        state_store.keep_pass(rule, 1)
+    state_store.keep_pass(rules[4], 2)
+    assert [state_store.pass_of(rule.key) is not None for rule in rules] == [False] * 4 + [True] * 5
     for n in range(9):
-        book.keep_timed(
+        state_store.keep_timed(
             [Timed(f"t-{n}", "task", "p", Ask.of("x"), "refused"), Timed(f"open-{n}", "task", "p", Ask.of("x"))]
         )
-    assert [n for n in range(9) if book.timed_of(f"t-{n}")] == [4, 5, 6, 7, 8]
-    assert len(book.open_timed()) == 9
-    book.close()
-    again = Book(tmp_path / BOOK)
+    assert [n for n in range(9) if state_store.timed_of(f"t-{n}")] == [4, 5, 6, 7, 8]
+    assert len(state_store.open_timed()) == 9
+    state_store.close()
+    again = StateStore(tmp_path / STATE)
     assert [again.pass_of(rule.key) is not None for rule in rules] == [False] * 4 + [True] * 5
     again.close()
 
 
-def test_a_book_of_another_version_is_refused(tmp_path: Path) -> None:
-    book = Book(tmp_path / BOOK)
-    book._db.execute("PRAGMA user_version = 99")
-    book.close()
-    with pytest.raises(Unreadable, match="is a book of version 99"):
-        Book(tmp_path / BOOK)
+def test_a_state_store_of_another_version_is_refused(tmp_path: Path) -> None:
+    state_store = StateStore(tmp_path / STATE)
+    state_store._db.execute("PRAGMA user_version = 99")
+    state_store.close()
+    with pytest.raises(Unreadable, match="has version 99"):
+        StateStore(tmp_path / STATE)
 
 
-def test_an_image_of_the_book_is_a_book_without_its_events(tmp_path: Path) -> None:
-    book = Book(tmp_path / BOOK)
-    book.keep_registered([registered("a"), registered("b", "task")])
-    book.add_event(1.0, "tainted", "n", "text")
-    (tmp_path / "image").write_bytes(book.image())
-    again = Book(tmp_path / "image")
-    assert dumps(again.registered()) == dumps(book.registered())
+def test_an_image_of_the_state_store_has_everything_but_its_events(tmp_path: Path) -> None:
+    state_store = StateStore(tmp_path / STATE)
+    state_store.keep_registered([registered("a"), registered("b", "task")])
+    state_store.record(EventKind.TAINTED, "n", "text")
+    (tmp_path / "image").write_bytes(state_store.image())
+    again = StateStore(tmp_path / "image")
+    assert dumps(again.registered()) == dumps(state_store.registered())
     assert again.events() == []
     again.close()
-    book.close()
+    state_store.close()
 
 
 # -- calls before it is ready
@@ -292,19 +294,19 @@ class Answering:
         return given
 
 
-def test_a_call_is_answered_once_all_is_ready() -> None:
+def test_a_call_is_answered_once_the_controller_is_ready() -> None:
     controller = Answering()
     threading.Timer(0.1, controller.readiness.ready).start()
     assert controller.answer(1, 2) == (1, 2)
 
 
-def test_trouble_is_one_sentence_that_crosses_the_border_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stead.ray.readiness.PASSES_S", 0.0)
+def test_a_startup_problem_is_one_sentence_that_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stead.ray.control.readiness.PASSES_S", 0.0)
     controller = Answering()
     for error, kind, said in (
         (Unwritable("j cannot be written: disk full"), Unwritable, "cannot write its files now: j cannot be written"),
-        (KeyError("boom"), Unready, "cannot start now: KeyError: 'boom'; it tries again by itself"),
-        (Unready("wait"), Unready, "cannot start now: wait; it tries"),
+        (KeyError("boom"), Unready, "cannot start now: KeyError: 'boom'; it retries automatically"),
+        (Unready("wait"), Unready, "cannot start now: wait; it retries"),
     ):
         controller.readiness.failed(error)
         with pytest.raises(kind, match=said) as told:

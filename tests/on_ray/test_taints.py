@@ -1,7 +1,7 @@
-"""Taints and tolerations (T1-T3, T7-T9, T11, T12) on a real cluster of four raylets, attached to by `stead.init`.
+"""Taints and tolerations on a real cluster of four raylets, with `stead.init`.
 
-Nodes 0 and 1 are open, node 2 is tainted from its start, node 3 holds a rare resource. A test may taint and drain
-node 1; afterwards it is as it was.
+Nodes 0 and 1 are open, node 2 is tainted from its start, node 3 has a rare resource. A test may taint and drain node 1,
+which is restored afterwards.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 import stead
+from tests.on_ray.waiting import wait_for
 
 ray = pytest.importorskip("ray")
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group  # noqa: E402
@@ -59,7 +59,7 @@ def ids(cluster: Any) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def as_it_was(ids: list[str]) -> Iterator[None]:
-    """Afterwards nothing runs and nothing is left on node 1."""
+    """After each test nothing runs, and node 1 is restored."""
     before = len(Started.actors)
     yield
     for actor in Started.actors[before:]:
@@ -83,7 +83,7 @@ class Started:
 
 @ray.remote(num_cpus=1)  # type: ignore[untyped-decorator]
 def where(seconds: float = 0.0, only_on: str = "") -> str:
-    """The node it ran on; with `only_on`, it takes its time on that node alone."""
+    """The node it ran on; with `only_on`, it sleeps only on that node."""
     here = str(ray.get_runtime_context().get_node_id())
     if only_on in ("", here):
         threading.Event().wait(seconds)
@@ -112,7 +112,7 @@ def group(bundles: list[dict[str, float]], **options: Any) -> PlacementGroup:
 
 def places(made: PlacementGroup) -> set[str]:
     """The nodes that hold the bundles of a group, once they do."""
-    assert made.wait(20), ray.util.placement_group_table(made)
+    assert made.wait(60), ray.util.placement_group_table(made)
     return set(ray.util.placement_group_table(made)["bundles_to_node_id"].values())
 
 
@@ -125,7 +125,7 @@ def soft_to(id: str) -> NodeAffinitySchedulingStrategy:
 
 
 def home_of(actor: Any) -> str:
-    return str(ray.get(actor.where.remote(), timeout=30))
+    return str(ray.get(actor.where.remote(), timeout=60))
 
 
 def waits(ref: Any, seconds: float = 0.5) -> bool:
@@ -133,8 +133,8 @@ def waits(ref: Any, seconds: float = 0.5) -> bool:
 
 
 def filled(id: str, cpus: float = 2) -> Any:
-    """An actor that holds every CPU of a node until it is killed, under a pass of its own: when it ends, Ray gives its
-    pass to what is queued there before anybody can withdraw it."""
+    """An actor that holds all CPUs of a node until it is killed, under its own pass. Otherwise Ray would give its pass
+    to queued work before stead can withdraw it."""
     pin = NodeAffinitySchedulingStrategy(id, soft=False)
     actor = started(num_cpus=cpus, scheduling_strategy=pin, tolerations={"nothing": stead.Exists()})
     assert home_of(actor) == id
@@ -143,7 +143,7 @@ def filled(id: str, cpus: float = 2) -> Any:
 
 @contextmanager
 def only_open(id: str, others: list[str]) -> Iterator[None]:
-    """For the length of a block the other open nodes are full, so that work goes to this one without being told to."""
+    """During the block the other open nodes are full, so that work goes to this one without a rule."""
     held = [filled(other) for other in others if other != id]
     yield
     for actor in held:
@@ -163,7 +163,7 @@ def last_event() -> int:
     return max((event.number for event in stead.events()), default=0)
 
 
-# -- T1
+# -- taints given at start
 
 
 def test_a_node_shows_the_taints_it_was_started_with(ids: list[str]) -> None:
@@ -172,7 +172,7 @@ def test_a_node_shows_the_taints_it_was_started_with(ids: list[str]) -> None:
     assert not node(ids[1]).taints
 
 
-# -- T2: work without a toleration never lands there
+# -- work without a toleration never runs there
 
 
 @pytest.mark.parametrize(
@@ -187,13 +187,13 @@ def test_a_node_shows_the_taints_it_was_started_with(ids: list[str]) -> None:
         ),
     ],
 )
-def test_tasks_keep_off_a_tainted_node_under_every_strategy(strategy: Any, ids: list[str]) -> None:
+def test_tasks_avoid_a_tainted_node_under_every_strategy(strategy: Any, ids: list[str]) -> None:
     there = ray.get([where.options(scheduling_strategy=strategy(ids[2])).remote(0.05) for _ in range(12)], timeout=60)
     assert set(there) <= {ids[0], ids[1]}
 
 
 @pytest.mark.long
-def test_a_task_of_a_task_keeps_off_too(ids: list[str]) -> None:
+def test_a_nested_task_avoids_it_too(ids: list[str]) -> None:
     @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
     def parent(id: str) -> list[str]:
         return list(ray.get([where.options(scheduling_strategy=soft_to(id)).remote() for _ in range(3)]))
@@ -203,7 +203,7 @@ def test_a_task_of_a_task_keeps_off_too(ids: list[str]) -> None:
 
 @pytest.mark.parametrize("strategy", [pytest.param(soft_to, id="soft"), pytest.param(lambda _: "SPREAD", id="spread")])
 @pytest.mark.long
-def test_actors_keep_off_a_tainted_node(strategy: Any, ids: list[str]) -> None:
+def test_actors_avoid_a_tainted_node(strategy: Any, ids: list[str]) -> None:
     actors = [started(scheduling_strategy=strategy(ids[2])) for _ in range(3)]
     assert {home_of(actor) for actor in actors} <= {ids[0], ids[1]}
 
@@ -216,11 +216,11 @@ def test_an_actor_waits_while_only_the_tainted_node_is_free(ids: list[str]) -> N
     assert waits(home)
     assert TAINT in str(stead.why(waiting))
     free(first)
-    assert ray.get(home, timeout=30) == ids[0]
+    assert ray.get(home, timeout=60) == ids[0]
 
 
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"])
-def test_bundles_keep_off_a_tainted_node(strategy: str, ids: list[str]) -> None:
+def test_bundles_avoid_a_tainted_node(strategy: str, ids: list[str]) -> None:
     assert places(group([{"CPU": 1}, {"CPU": 1}], strategy=strategy)) <= {ids[0], ids[1]}
 
 
@@ -240,13 +240,13 @@ def test_a_hard_pin_to_a_tainted_node_is_refused_at_once_and_names_the_taint(kin
         kind.options(scheduling_strategy=pin).remote()
 
 
-def test_a_hard_pin_with_a_toleration_is_kept(ids: list[str]) -> None:
+def test_a_hard_pin_with_a_toleration_is_obeyed(ids: list[str]) -> None:
     pin = NodeAffinitySchedulingStrategy(ids[2], soft=False)
     pinned = where.options(scheduling_strategy=pin, tolerations={"gpu_node": stead.Exists()})
-    assert ray.get(pinned.remote(), timeout=30) == ids[2]
+    assert ray.get(pinned.remote(), timeout=60) == ids[2]
 
 
-# -- T3: tolerations
+# -- tolerations
 
 TOLERATING = {
     "whatever the value": stead.Exists(),
@@ -268,13 +268,13 @@ NOT_TOLERATING = {
 
 
 @pytest.mark.parametrize("match", TOLERATING.values(), ids=TOLERATING.keys())
-def test_a_toleration_that_covers_the_taint_lets_work_in(match: Any, ids: list[str]) -> None:
+def test_a_matching_toleration_admits_work(match: Any, ids: list[str]) -> None:
     tolerant = where.options(tolerations={"gpu_node": match}, label_selector={"pool": "gpu"})
-    assert ray.get(tolerant.remote(), timeout=30) == ids[2]
+    assert ray.get(tolerant.remote(), timeout=60) == ids[2]
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_toleration_that_does_not_cover_the_taint_lets_nothing_in() -> None:
+def test_a_toleration_that_does_not_match_admits_nothing() -> None:
     refs = {
         name: where.options(tolerations={"gpu_node": match}, label_selector={"pool": "gpu"}).remote()
         for name, match in NOT_TOLERATING.items()
@@ -286,7 +286,7 @@ def test_a_toleration_that_does_not_cover_the_taint_lets_nothing_in() -> None:
         ray.cancel(ref)
 
 
-def test_a_toleration_lets_an_actor_and_a_group_in(ids: list[str]) -> None:
+def test_a_toleration_admits_an_actor_and_a_group(ids: list[str]) -> None:
     tolerations = {"gpu_node": stead.Exists()}
     assert home_of(started(tolerations=tolerations, label_selector={"pool": "gpu"})) == ids[2]
     bundles = [{"CPU": 1.0}]
@@ -307,14 +307,15 @@ def test_a_toleration_lets_an_actor_and_a_group_in(ids: list[str]) -> None:
     ],
     ids=["a task", "an actor", "a group"],
 )
-def test_a_toleration_that_means_nothing_is_refused(tolerations: Any, sentence: str, submit: Any) -> None:
+def test_a_toleration_without_a_meaning_is_refused(tolerations: Any, sentence: str, submit: Any) -> None:
     with pytest.raises(stead.Invalid, match=sentence):
         submit(tolerations)
 
 
-# -- T7: what was queued before obeys too
+# -- work that was queued before obeys too
 
 
+@pytest.mark.long
 def test_tasks_and_an_actor_queued_before_the_taint_obey_it(ids: list[str]) -> None:
     first, second = filled(ids[0]), filled(ids[1])
     tasks = [where.remote() for _ in range(6)]
@@ -324,8 +325,8 @@ def test_tasks_and_an_actor_queued_before_the_taint_obey_it(ids: list[str]) -> N
     free(second)
     assert ray.wait([*tasks, home], timeout=0.5)[0] == []
     free(first)
-    assert set(ray.get(tasks, timeout=30)) == {ids[0]}
-    assert ray.get(home, timeout=30) == ids[0], "it only preferred the tainted node"
+    assert set(ray.get(tasks, timeout=60)) == {ids[0]}
+    assert ray.get(home, timeout=60) == ids[0], "it only preferred the tainted node"
 
 
 @pytest.mark.long
@@ -347,9 +348,10 @@ def test_a_taint_stops_no_running_work(ids: list[str]) -> None:
     assert home_of(actor) == ids[1]
 
 
-# -- T8: the other effects
+# -- the other effects
 
 
+@pytest.mark.long
 def test_no_execute_ends_an_actor_which_restarts_elsewhere_and_the_event_names_the_taint(ids: list[str]) -> None:
     with only_open(ids[1], ids[:2]):
         actor = started(max_restarts=1, max_task_retries=-1)
@@ -363,19 +365,19 @@ def test_no_execute_ends_an_actor_which_restarts_elsewhere_and_the_event_names_t
     assert home_of(steady) == ids[1]
 
 
-def test_no_execute_ends_a_task_which_is_done_again_elsewhere(ids: list[str]) -> None:
+def test_no_execute_ends_a_task_which_runs_again_elsewhere(ids: list[str]) -> None:
     with only_open(ids[1], ids[:2]):
         ref = where.options(max_retries=1).remote(120, only_on=ids[1])
         wait_for(lambda: node(ids[1]).available.get("CPU") == 1, what="the start")
     since = last_event()
     stead.taint(ids[1], {"repair": "disk"}, effect="no-execute")
-    assert ray.get(ref, timeout=30) == ids[0]
+    assert ray.get(ref, timeout=60) == ids[0]
     told = [(event.subject, "repair=disk:no-execute" in event.text) for event in events_of("evicted", since)]
     assert told == [(ref.task_id().hex(), True)]
 
 
 @pytest.mark.long
-def test_an_actor_that_would_rather_stay_goes_on_elsewhere_when_it_is_evicted(ids: list[str]) -> None:
+def test_an_evicted_actor_that_prefers_its_node_restarts_elsewhere(ids: list[str]) -> None:
     actor = started(scheduling_strategy=soft_to(ids[1]), max_restarts=-1, max_task_retries=-1)
     assert home_of(actor) == ids[1]
     since = last_event()
@@ -386,10 +388,10 @@ def test_an_actor_that_would_rather_stay_goes_on_elsewhere_when_it_is_evicted(id
 
 @pytest.mark.parametrize("tolerations", [None, {"other": stead.Exists()}], ids=["plain", "with tolerations"])
 @pytest.mark.long
-def test_actors_that_wait_at_the_node_they_prefer_leave_its_queue_for_another(
+def test_actors_queued_at_the_node_they_prefer_leave_for_another(
     tolerations: dict[str, Any] | None, ids: list[str]
 ) -> None:
-    """What runs on the node goes on running; the actors behind it do not wait for its end."""
+    """Running work continues on the node; the actors queued behind it do not wait for its end."""
     stead.taint(ids[2], {"first": "yes"})
     stead.untaint(ids[2], ["first"])  # plain work is bound from here on
     filled(ids[1])
@@ -401,7 +403,7 @@ def test_actors_that_wait_at_the_node_they_prefer_leave_its_queue_for_another(
 
 
 @pytest.mark.long
-def test_an_actor_waits_that_prefers_a_tainted_node_and_finds_no_other(ids: list[str]) -> None:
+def test_an_actor_that_prefers_a_tainted_node_is_pending_if_there_is_no_other(ids: list[str]) -> None:
     filled(ids[0])
     holder = filled(ids[1])
     actor = started(scheduling_strategy=soft_to(ids[1]), tolerations={"other": stead.Exists()})
@@ -414,37 +416,37 @@ def test_an_actor_waits_that_prefers_a_tainted_node_and_finds_no_other(ids: list
 
 
 @pytest.mark.long
-def test_work_that_tolerates_for_some_seconds_is_ended_when_they_are_over(ids: list[str]) -> None:
+def test_work_that_tolerates_a_taint_for_some_seconds_is_then_ended(ids: list[str]) -> None:
     brief = {"repair": stead.Exists(effect="no-execute", seconds=2.0)}
     actor = started(scheduling_strategy=soft_to(ids[1]), tolerations=brief)
     assert home_of(actor) == ids[1]
     since, at = last_event(), time.time()
     stead.taint(ids[1], {"repair": "disk"}, effect="no-execute")
-    assert home_of(actor) == ids[1]
     told = wait_for(lambda: events_of("evicted", since), what="the eviction")
     assert told[0].subject == actor._actor_id.hex()
     assert told[0].at - at >= 2.0
 
 
 @pytest.mark.long
-def test_a_node_that_work_should_rather_avoid_is_used_only_when_the_others_are_full(ids: list[str]) -> None:
+def test_a_prefer_no_schedule_node_is_used_only_when_the_others_are_full(ids: list[str]) -> None:
     stead.taint(ids[1], {"slow": "yes"}, effect="prefer-no-schedule")
     one_by_one = {ray.get(where.options(scheduling_strategy=each).remote()) for each in ("DEFAULT", "SPREAD") * 4}
     assert one_by_one == {ids[0]}
     filled(ids[0])
-    assert ray.get(where.remote(), timeout=30) == ids[1]
+    assert ray.get(where.remote(), timeout=60) == ids[1]
 
 
-def test_work_that_tolerates_the_preference_does_not_care(ids: list[str]) -> None:
+@pytest.mark.long
+def test_work_that_tolerates_prefer_no_schedule_ignores_it(ids: list[str]) -> None:
     stead.taint(ids[1], {"slow": "yes"}, effect="prefer-no-schedule")
     careless = where.options(scheduling_strategy="SPREAD", tolerations={"slow": stead.Exists()})
     wait_for(lambda: ids[1] in ray.get([careless.remote() for _ in range(4)]), what="work on the slow node")
 
 
-# -- T9: rare resources
+# -- rare resources
 
 
-def test_a_node_with_a_rare_resource_is_kept_for_work_that_asks_for_it(ids: list[str]) -> None:
+def test_a_node_with_a_rare_resource_is_reserved_for_work_that_asks_for_it(ids: list[str]) -> None:
     assert [str(taint) for taint in node(ids[3]).taints] == ["rare_resource.ray.io/gpu=true"]
     plain = ray.get([where.options(scheduling_strategy=soft_to(ids[3])).remote() for _ in range(4)], timeout=60)
     assert ids[3] not in plain
@@ -454,27 +456,29 @@ def test_a_node_with_a_rare_resource_is_kept_for_work_that_asks_for_it(ids: list
 
 
 @pytest.mark.long
-def test_a_node_with_a_rare_resource_that_joins_later_is_kept_too(cluster: Any, ids: list[str]) -> None:
+def test_a_node_with_a_rare_resource_that_joins_later_is_reserved_too(cluster: Any, ids: list[str]) -> None:
     joined = cluster.add_node(num_cpus=1, resources={"scarce": 1}).node_id
     wait_for(lambda: joined in {each.id for each in stead.nodes()}, what="the new node")
     assert [str(taint) for taint in node(joined).taints] == ["rare_resource.ray.io/scarce=true"]
-    assert ray.get(where.options(scheduling_strategy=soft_to(joined)).remote(), timeout=30) in ids[:2]
+    assert ray.get(where.options(scheduling_strategy=soft_to(joined)).remote(), timeout=60) in ids[:2]
     assert ray.get(where.options(num_cpus=0, resources={"scarce": 1}).remote(), timeout=60) == joined
 
 
-# -- T11: owners and ends
+# -- owners and ends
 
 
-def test_a_taint_shows_whose_it_is_and_ends_by_itself(ids: list[str]) -> None:
-    since = last_event()
-    stead.taint(ids[1], {"lent": "yes"}, for_s=1.5, owner="ada")
+def test_a_taint_shows_its_owner_and_ends_automatically(ids: list[str]) -> None:
+    since, before = last_event(), time.time()
+    stead.taint(ids[1], {"lent": "yes"}, for_s=600, owner="ada")
     [end] = node(ids[1]).ends
     assert (end.key, end.owner, end.effect) == ("lent", "ada", "no-schedule")
     assert end.until is not None
-    assert 0 < end.until - time.time() <= 1.5
-    assert ray.get(where.options(scheduling_strategy=soft_to(ids[1])).remote(), timeout=30) == ids[0]
-    wait_for(lambda: not node(ids[1]).taints, 10, "the end of the taint")
-    assert time.time() >= end.until
+    assert before <= end.until - 600 <= time.time()
+    assert ray.get(where.options(scheduling_strategy=soft_to(ids[1])).remote(), timeout=60) == ids[0]
+    sooner = time.time()
+    stead.taint(ids[1], {"lent": "yes"}, for_s=0.5, owner="ada")
+    wait_for(lambda: not node(ids[1]).taints, what="the end of the taint")
+    assert time.time() - sooner >= 0.5
     assert not node(ids[1]).ends
     assert any("lent" in event.text for event in events_of("untainted", since))
     wait_for(lambda: ray.get(where.options(scheduling_strategy=soft_to(ids[1])).remote()) == ids[1], what="work there")
@@ -496,32 +500,33 @@ def test_a_taint_ends_with_the_job_it_was_set_for(cluster: Any, ids: list[str]) 
     wait_for(lambda: not node(ids[1]).taints, what="the end of the taint")
 
 
-def test_a_taint_until_the_end_of_no_job_is_refused(ids: list[str]) -> None:
-    with pytest.raises(stead.Invalid, match="is no job that runs"):
+def test_a_taint_until_the_end_of_an_unknown_job_is_refused(ids: list[str]) -> None:
+    with pytest.raises(stead.Invalid, match="is not a running job"):
         stead.taint(ids[1], {"lent": "yes"}, until_job="ffffffff")
     assert not node(ids[1]).taints
     assert not node(ids[1]).ends
 
 
-# -- T12: drain
+# -- drain
 
 
-def test_a_drained_node_keeps_what_it_has_takes_nothing_new_and_comes_back(ids: list[str]) -> None:
+def test_a_drained_node_keeps_its_work_gets_nothing_new_and_can_be_uncordoned(ids: list[str]) -> None:
     actor = started(scheduling_strategy=soft_to(ids[1]))
     assert home_of(actor) == ids[1]
     stead.drain(ids[1])
     assert node(ids[1]).draining
     here = where.options(scheduling_strategy=soft_to(ids[1]))
-    assert set(ray.get([here.remote() for _ in range(4)], timeout=30)) == {ids[0]}
+    assert set(ray.get([here.remote() for _ in range(4)], timeout=60)) == {ids[0]}
     assert places(group([{"CPU": 1}])) == {ids[0]}
     assert home_of(actor) == ids[1]
     stead.uncordon(ids[1])
     assert not node(ids[1]).draining
-    # A preference holds as soon as the raylet that takes the task has heard of the node's grants.
-    assert wait_for(lambda: ray.get(here.remote(), timeout=30) == ids[1], 30, "work on the node again")
+    # A preference works once the raylet that gets the task knows the node's grants.
+    assert wait_for(lambda: ray.get(here.remote(), timeout=60) == ids[1], 60, "work on the node again")
 
 
-def test_a_drain_that_evicts_moves_what_runs_there(ids: list[str]) -> None:
+@pytest.mark.long
+def test_a_drain_that_evicts_moves_running_work(ids: list[str]) -> None:
     with only_open(ids[1], ids[:2]):
         actor = started(max_restarts=1, max_task_retries=-1)
         assert home_of(actor) == ids[1]
@@ -529,4 +534,4 @@ def test_a_drain_that_evicts_moves_what_runs_there(ids: list[str]) -> None:
     wait_for(lambda: home_of(actor) == ids[0], what="the move")
     stead.uncordon(ids[1])
     assert not node(ids[1]).taints
-    assert ray.get(where.options(scheduling_strategy=soft_to(ids[1])).remote(), timeout=30) == ids[1]
+    assert ray.get(where.options(scheduling_strategy=soft_to(ids[1])).remote(), timeout=60) == ids[1]

@@ -1,4 +1,4 @@
-"""Tickets for a node that hangs. The calls to Ray are a fake here: a real node cannot be made to hang at one call."""
+"""Tickets for a hanging node. The calls to Ray are a fake here: a real node cannot be made to hang at one call."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 import pytest
 
-from stead.ray.grants import Outcome
-from stead.ray.page import BOTH, ONE
-from stead.ray.tables import NodeRow, Status
-from stead.ray.tickets import HEARD_S, Tickets
+from stead.ray.control.tickets import SHOWN_S, Tickets
+from stead.ray.wire.node_page import BOTH, ONE
+from stead.ray.wire.resource_grants import Outcome
+from stead.ray.wire.tables import NodeRow, Status
 
 NODE, NAME = "n" * 56, "stead.t/a"
 STATUS = Status({NODE: NodeRow(NODE, "127.0.0.1", {}, {}, {}, False)}, ())
 
 
 def shown(total: float, used: float = 0.0) -> Status:
-    """Ray's tables with so much of the ticket on the node."""
+    """Ray's tables with this amount of the ticket on the node."""
     totals, available = ({NAME: total}, {NAME: total - used}) if total else ({}, {})
     return Status({NODE: NodeRow(NODE, "127.0.0.1", {}, totals, available, False)}, ())
 
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Hanging:
-    """Has these outcomes for the first calls, and takes the others."""
+    """Returns these outcomes for the first calls, and succeeds for the others."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes, self.taken = list(outcomes), list[dict[str, float]]()
@@ -53,22 +53,22 @@ def granted_after(outcome: Outcome, rounds: int) -> list[dict[str, float]]:
     return grants.taken
 
 
-def test_a_grant_that_a_hanging_node_was_not_asked_for_is_made_in_the_next_round_and_once() -> None:
+def test_a_grant_that_was_not_sent_to_a_hanging_node_is_made_once_in_the_next_round() -> None:
     assert granted_after(Outcome.NOT_ASKED, 3) == [{NAME: BOTH}]
 
 
-def test_one_that_it_was_asked_for_is_not_made_again_because_it_may_still_hear_of_it() -> None:
+def test_a_grant_that_was_sent_is_not_made_again_because_it_may_still_be_applied() -> None:
     assert granted_after(Outcome.SILENT, 3) == []
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("stead.ray.tickets.time", clock)
+    monkeypatch.setattr("stead.ray.control.tickets.time", clock)
     return clock
 
 
-def test_what_the_last_actor_held_is_taken_away_when_it_is_released_however_late(clock: Clock) -> None:
+def test_what_the_last_actor_held_is_removed_when_it_is_released_however_late(clock: Clock) -> None:
     grants = Hanging()
     tickets = Tickets(grants, lambda: None, {})
     tickets.add("a", NAME)
@@ -88,7 +88,7 @@ def test_what_the_last_actor_held_is_taken_away_when_it_is_released_however_late
     assert tickets.is_settled
 
 
-def test_also_by_a_controller_that_found_it_when_it_came(clock: Clock) -> None:
+def test_also_by_a_controller_that_found_it_at_its_start(clock: Clock) -> None:
     grants = Hanging()
     tickets = Tickets(grants, lambda: None, {})
     tickets.add("a", NAME)
@@ -102,35 +102,35 @@ def test_also_by_a_controller_that_found_it_when_it_came(clock: Clock) -> None:
 
 
 class TestWorkThatDied:
-    """It is lost only when nothing is left that it could start by."""
+    """It is lost only when no ticket is left to start with."""
 
     def tickets(self, *outcomes: Outcome) -> Tickets:
         tickets = Tickets(Hanging(*outcomes), lambda: None, {})
         tickets.add("a", NAME)
         return tickets
 
-    def test_is_gone_when_the_node_has_heard_of_it_and_the_tables_show_it(self, clock: Clock) -> None:
+    def test_is_gone_when_the_node_has_answered_and_the_tables_show_it(self, clock: Clock) -> None:
         tickets = self.tickets()
         tickets.take_back("a", NODE)
         assert not tickets.is_gone("a", shown(0.0))
         tickets.carry_out(shown(0.0))
         assert not tickets.is_gone("a", shown(0.0)), "the tables may be of before"
-        clock.now += 2 * HEARD_S
+        clock.now += 2 * SHOWN_S
         assert not tickets.is_gone("a", shown(ONE, used=ONE)), "it may be its next start that uses it"
         assert not tickets.is_gone("a", shown(ONE)), "the sweep takes that away"
         assert tickets.is_gone("a", shown(0.0))
 
     @pytest.mark.parametrize("outcome", [Outcome.NOT_ASKED, Outcome.SILENT], ids=str)
     def test_is_not_gone_before_a_node_that_hangs_has_answered(self, clock: Clock, outcome: Outcome) -> None:
-        """It may have been asked for the grant before, by a controller that died, and hear of it later."""
+        """A controller that died may have sent the grant before, and the node may apply it later."""
         tickets = self.tickets(outcome, outcome)
         tickets.take_back("a", NODE)
         for _ in range(2):
             tickets.carry_out(shown(0.0))
-            clock.now += 2 * HEARD_S
+            clock.now += 2 * SHOWN_S
             assert not tickets.is_gone("a", shown(0.0))
         tickets.carry_out(shown(0.0))
-        clock.now += 2 * HEARD_S
+        clock.now += 2 * SHOWN_S
         assert tickets.is_gone("a", shown(0.0))
 
     def test_is_gone_with_its_node(self, clock: Clock) -> None:
@@ -138,5 +138,5 @@ class TestWorkThatDied:
         tickets.take_back("a", NODE)
         tickets.carry_out(shown(0.0))
         tickets.carry_out(Status({}, ()))
-        clock.now += 2 * HEARD_S
+        clock.now += 2 * SHOWN_S
         assert tickets.is_gone("a", Status({}, ()))

@@ -1,33 +1,20 @@
-"""Near and apart from other work (A1-A5, A7) on a real cluster: by handle, by label, by node and by zone.
+"""Near and apart from other work on a real cluster: by handle, by label, by node and by zone.
 
-Four nodes. An anchor is on node 1, another on node 2; nodes 1 and 2 are zone a, node 3 is zone b, the head has none.
-Left to itself, work goes to the head, where the driver is; so whoever is elsewhere was led there.
+Four nodes. An anchor actor is on node 1, another on node 2; nodes 1 and 2 are in zone a, node 3 is in zone b, the head
+has no zone. Unrestricted work runs on the head, where the driver is, so work on another node was placed there by its
+rules.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import (
-    SOON_S,
-    Resident,
-    attached,
-    indexes,
-    labelled,
-    landed,
-    occupied,
-    resident,
-    run_driver,
-    tickets,
-    waits,
-    where,
-)
 
 import stead
 from stead import (
@@ -43,10 +30,30 @@ from stead import (
     label_not_in,
     node_affinity,
 )
-from stead.asks import Ask
-from stead.labelling import Requirement, Selector
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
+from stead.language.asks import Ask
+from stead.language.labels import Requirement, Selector
+from stead.ray.control.ticketed_work import STARTS_MAX_S, STARTS_S
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.remote_desk import remote_desk
+from stead.ray.submit.connection import connection
+from stead.ray.submit.messages import Recalled
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import (
+    SOON_S,
+    PlainResident,
+    Resident,
+    attached,
+    indexes,
+    labelled,
+    landed,
+    occupied,
+    resident,
+    run_driver,
+    tickets,
+    waits,
+    where,
+)
 
 NODES: list[dict[str, Any]] = [
     {"num_cpus": 2, "name": "head"},
@@ -75,12 +82,12 @@ def anchors(cluster: LocalCluster) -> Iterator[dict[str, Any]]:
 
 @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
 def ask(actor: Any) -> str:
-    """Where an actor lives; runs for as long as it has no place."""
+    """The node of an actor; runs until the actor is placed."""
     return str(ray.get(actor.where.remote()))
 
 
 def homes(cluster: LocalCluster, *actors: Any) -> list[int]:
-    """The nodes on which these actors live, by their place in the cluster."""
+    """The nodes of these actors, by index in the cluster."""
     ids = [node.node_id for node in cluster.nodes]
     return [ids.index(id) for id in ray.get([actor.where.remote() for actor in actors], timeout=SOON_S)]
 
@@ -90,12 +97,12 @@ def at(name: str) -> Any:
 
 
 def codes(what: Any) -> set[str]:
-    """The stable codes of all reasons why something waits."""
+    """The stable codes of all reasons why work is pending."""
     return {refusal.reason.code for verdict in stead.why(what).verdicts for refusal in verdict.refusals}
 
 
 def nothing_else_runs(cluster: LocalCluster, anchors: dict[str, Any]) -> bool:
-    """Whether tasks of tests before are over, for stead and for Ray: a preference gives way where there is no room."""
+    """Whether tasks of earlier tests have ended, for stead and for Ray: a preference gives way if there is no room."""
     others = set(connection().ask("registered_ids")) - {anchor._actor_id.hex() for anchor in anchors.values()}
     free = ray._private.state.state.available_resources_per_node()
     return not others and all(free[node.node_id].get("CPU") == node.spec.num_cpus for node in cluster.nodes)
@@ -103,7 +110,7 @@ def nothing_else_runs(cluster: LocalCluster, anchors: dict[str, Any]) -> bool:
 
 @contextmanager
 def held_back(word: str, **options: Any) -> Iterator[Any]:
-    """An actor that has no place until a node is labelled with that word."""
+    """An actor that is pending until a node gets this label."""
     with resident(num_cpus=0, label_selector={"admits": word}, **options) as actor:
         yield actor
 
@@ -144,13 +151,16 @@ class TestByHandle:
         assert landed(cluster, 2, scheduling_strategy=actor_affinity(written(**anchors))) <= allowed
 
     @pytest.mark.parametrize("name", ["near one, hard by position", "apart from both", "near the other, softly"])
-    def test_an_actor_goes_where_they_hold_too(self, cluster: LocalCluster, anchors: dict[str, Any], name: str) -> None:
+    def test_an_actor_goes_where_the_expressions_hold(
+        self, cluster: LocalCluster, anchors: dict[str, Any], name: str
+    ) -> None:
         written, allowed = BY_HANDLE[name]
         with resident(scheduling_strategy=actor_affinity(written(**anchors))) as actor:
             assert set(homes(cluster, actor)) <= allowed
 
-    def test_the_calls_of_the_seed_at_once(self, cluster: LocalCluster) -> None:
-        """Nobody waits for the first actor before the others are created."""
+    @pytest.mark.long
+    def test_actors_created_at_once_are_placed_by_their_affinities(self, cluster: LocalCluster) -> None:
+        """The others are created without waiting for the first actor."""
         with (
             resident(num_cpus=0) as first,
             resident(num_cpus=0, scheduling_strategy=actor_affinity(affinity(first, False))) as second,
@@ -161,8 +171,8 @@ class TestByHandle:
             assert near == [place, place]
             assert apart != place
 
-    def test_an_actor_that_ray_is_still_starting_is_kept_apart_from(self, cluster: LocalCluster) -> None:
-        """The second one would rather be there than anywhere, and is created before the first one runs."""
+    def test_work_stays_apart_from_an_actor_that_ray_is_still_starting(self, cluster: LocalCluster) -> None:
+        """The second one prefers that node, and is created before the first one runs."""
         rather = node_affinity(label_in("node_name", ["three"], is_soft=True))
         with (
             resident(num_cpus=0, label_selector={"zone": "b"}) as first,
@@ -170,6 +180,28 @@ class TestByHandle:
         ):
             assert homes(cluster, first) == [3]
             assert homes(cluster, second) != [3]
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("kind", ["an actor", "a task"])
+    def test_work_stays_apart_from_an_actor_that_takes_long_to_start(
+        self, kind: str, cluster: LocalCluster, tmp_path: Path
+    ) -> None:
+        """It waits longer than it would for an actor that has no room, although other work is pending."""
+
+        class Slow(PlainResident):
+            def __init__(self) -> None:
+                super().__init__()
+                wait_for((tmp_path / "go").exists)
+
+        rather = node_affinity(label_in("node_name", ["three"], is_soft=True))
+        first = ray.remote(Slow).options(num_cpus=0, label_selector={"zone": "b"}).remote()
+        options = {"num_cpus": 0, "scheduling_strategy": [rather, actor_affinity(anti_affinity(first))]}
+        with held_back("never"), resident(**options) as second:
+            placed = where.options(**options).remote() if kind == "a task" else second.where.remote()
+            assert not ray.wait([placed], timeout=2 * STARTS_S)[0]
+            (tmp_path / "go").touch()
+            assert homes(cluster, first) == [3]
+            assert indexes(cluster, [placed]) != {3}
 
     def test_one_of_several_alternatives_is_enough(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
         with held_back("never") as absent:
@@ -185,6 +217,7 @@ class TestByHandle:
         ):
             assert homes(cluster, third, second, first) == [3, 3, 3]
 
+    @pytest.mark.long
     def test_a_soft_affinity_gives_way_when_its_node_is_full(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
@@ -192,10 +225,11 @@ class TestByHandle:
         with occupied(cluster.nodes[2].node_id, 2):
             assert landed(cluster, 1, scheduling_strategy=soft) == {1}
 
-    def test_it_gives_way_too_when_the_room_is_taken_at_the_last_moment(
+    @pytest.mark.long
+    def test_a_soft_affinity_gives_way_when_the_room_is_taken_at_the_last_moment(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
-        """Whoever is first, the task finds a place: on the node it likes, or on the other."""
+        """Whichever is first, the task is placed: on the node it prefers, or on the other."""
         soft = actor_affinity([affinity(anchors["two"], is_soft=True), affinity(list(anchors.values()))])
         for _ in range(6):
             ref = where.options(scheduling_strategy=soft).remote()
@@ -211,7 +245,7 @@ class TestByHandle:
 
 
 class TestExpressionsBeneath:
-    """A2: the form that the functions stand for."""
+    """The expressions that the functions create."""
 
     @pytest.mark.long
     @pytest.mark.parametrize("operator", ["IN", "in", LabelMatchOperator.IN], ids=str)
@@ -253,12 +287,12 @@ class TestByLabel:
         wait_for(lambda: nothing_else_runs(cluster, anchors), SOON_S, "room for what has only a preference")
         assert landed(cluster, 2, scheduling_strategy=actor_affinity(written)) <= allowed
 
-    def test_handles_and_labels_go_together(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
+    def test_handles_and_labels_can_be_combined(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
         both = actor_affinity([anti_affinity(anchors["one"]), label_not_in("role", ["cache"])])
         with resident(scheduling_strategy=both) as actor:
             assert set(homes(cluster, actor)) <= {0, 3}
 
-    def test_the_first_of_a_kind_that_wants_its_own_kind_is_let_in_and_the_others_follow(
+    def test_the_first_piece_with_an_affinity_to_its_own_kind_is_placed_and_the_others_follow(
         self, cluster: LocalCluster
     ) -> None:
         together = {"labels": {"role": "pack"}, "scheduling_strategy": actor_affinity(label_in("role", ["pack"]))}
@@ -266,7 +300,7 @@ class TestByLabel:
             assert len(set(homes(cluster, one, other))) == 1
 
     def test_a_task_is_found_by_its_labels_while_it_runs(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
-        """It runs until an actor answers, which has no place before a node is labelled."""
+        """It runs until an actor answers that is pending until a node is labelled."""
         with held_back("gate") as gate:
             visitor = ask.options(labels={"role": "visitor"}, scheduling_strategy=at("three")).remote(gate)
             near = where.options(scheduling_strategy=actor_affinity(label_in("role", ["visitor"]))).remote()
@@ -293,7 +327,7 @@ class TestByLabel:
             by_id = here.options(scheduling_strategy=actor_affinity(affinity(sys.argv[2]))).remote()
             two = stead.node_affinity(label_in("node_name", ["two"]))
             apart = [two, actor_affinity(label_not_in("role", ["cache"]))]
-            placed = ray.get([by_id, here.options(scheduling_strategy=apart).remote()], timeout=30)
+            placed = ray.get([by_id, here.options(scheduling_strategy=apart).remote()], timeout=60)
             found = ray.wait([near], timeout=1)[0]
             print(json.dumps([placed, len(found), str(stead.why(near))]))
         """
@@ -316,10 +350,10 @@ class TestByLabel:
 
 @pytest.mark.long
 class TestWaiting:
-    """A5: what cannot be met yet waits, says why, and goes on by itself."""
+    """Work whose rules cannot be met is pending, explains why, and starts automatically once they can."""
 
     @pytest.mark.parametrize("kind", ["by handle", "by label"])
-    def test_work_waits_for_an_actor_without_a_place_and_follows_it(self, cluster: LocalCluster, kind: str) -> None:
+    def test_work_waits_for_a_pending_actor_and_follows_it(self, cluster: LocalCluster, kind: str) -> None:
         before = max((event.number for event in stead.events()), default=0)
         with held_back(kind.replace(" ", "-"), labels={"role": "late"}) as target:
             near = affinity(target, False) if kind == "by handle" else label_in("role", ["late"])
@@ -333,8 +367,8 @@ class TestWaiting:
                 with labelled(cluster.nodes[3].node_id, {"admits": kind.replace(" ", "-")}):
                     assert indexes(cluster, [asked, task]) == {3}
 
-    def test_a_plain_actor_of_rays_that_waits_is_followed_too(self, cluster: LocalCluster) -> None:
-        """It is no affair of the engine's until somebody names it."""
+    def test_a_pending_plain_actor_is_followed_too(self, cluster: LocalCluster) -> None:
+        """The engine does not know it until other work names it."""
         nodes = [{"ray.io/node-id": node.node_id} for node in cluster.nodes[:3]]
         full = [ray.util.placement_group([{"CPU": 2}], bundle_label_selector=[node]) for node in nodes]
         ray.get([group.ready() for group in full])
@@ -361,7 +395,7 @@ class TestWaiting:
             if any(node.taints for node in stead.nodes()):
                 stead.untaint("three", ["closed"])
 
-    def test_a_taint_on_the_targets_node_keeps_the_follower_off_unless_it_tolerates_it(
+    def test_a_follower_needs_a_toleration_for_the_taint_of_its_targets_node(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
         near = actor_affinity(affinity(anchors["one"]))
@@ -404,11 +438,14 @@ class TestWaiting:
             assert waits(task)
         assert indexes(cluster, [task]) == {1}
 
-    def test_work_apart_from_an_actor_without_a_place_does_not_wait(self, cluster: LocalCluster) -> None:
+    def test_work_apart_from_a_pending_actor_does_not_wait(self, cluster: LocalCluster) -> None:
+        """An actor without room does not start soon; one that has room is waited for."""
         with held_back("nowhere") as absent:
+            began = time.monotonic()
             assert landed(cluster, 1, scheduling_strategy=actor_affinity(anti_affinity(absent)))
+            assert time.monotonic() - began < STARTS_MAX_S
 
-    def test_an_affinity_to_a_dead_actor_waits_and_says_so(self, cluster: LocalCluster) -> None:
+    def test_work_near_a_dead_actor_is_pending_and_explains_why(self, cluster: LocalCluster) -> None:
         target = Resident.options(num_cpus=0).remote()
         homes(cluster, target)
         ray.kill(target)
@@ -417,7 +454,7 @@ class TestWaiting:
         assert wait_for(lambda: codes(task) == {"target-dead"}, SOON_S, "the word that it is dead")
         ray.cancel(task)
 
-    def test_a_target_that_dies_for_good_while_others_wait_for_it_is_told(self, cluster: LocalCluster) -> None:
+    def test_the_final_death_of_a_target_is_reported_to_work_that_waits_for_it(self, cluster: LocalCluster) -> None:
         with held_back("dying") as target:
             task = where.options(scheduling_strategy=actor_affinity(affinity(target))).remote()
             assert waits(task)
@@ -432,7 +469,7 @@ class TestWaiting:
         strategy = [at("three"), actor_affinity(anti_affinity(target))]
         assert landed(cluster, 1, scheduling_strategy=strategy) == {3}
 
-    def test_an_actor_in_its_place_says_why_it_is_there(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
+    def test_a_placed_actor_explains_its_node(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
         with resident(num_cpus=0, scheduling_strategy=actor_affinity(affinity(anchors["two"]))) as actor:
             homes(cluster, actor)
             chosen = wait_for(lambda: stead.why(actor).chosen, SOON_S, "the news that it runs")
@@ -440,16 +477,16 @@ class TestWaiting:
             assert chosen.node == cluster.nodes[2].node_id
 
     @pytest.mark.usefixtures("cluster")
-    def test_an_actor_that_ray_has_not_heard_of_yet_is_explained_to_who_made_it(self) -> None:
+    def test_an_actor_that_ray_does_not_know_yet_is_explained_to_its_creator(self) -> None:
         ask = Ask.of("0" * 32, selector=Selector.all_of(Requirement.is_in("zone", "z")))
-        assert not connection().ask("why_actor", ask.id, ask).fits
-        with pytest.raises(stead.Invalid, match="Ray knows no actor 0000"):
+        assert not remote_desk().why(ask.id, Recalled(ask)).fits
+        with pytest.raises(stead.Invalid, match="Ray has no actor 0000"):
             stead.why(ask.id)
 
 
 @pytest.mark.long
 class TestTopology:
-    """A7: together and apart by zone, and by a label that a running node gets."""
+    """Together and apart by zone, and by a label set on a running node."""
 
     @pytest.mark.parametrize(
         ("expression", "allowed"),
@@ -459,13 +496,15 @@ class TestTopology:
             pytest.param(anti_affinity, {0, 3}, id="apart"),
         ],
     )
-    def test_a_zone_is_the_place(
+    def test_an_affinity_can_be_to_a_zone(
         self, cluster: LocalCluster, anchors: dict[str, Any], expression: Any, allowed: set[int]
     ) -> None:
         strategy = actor_affinity(expression(anchors["one"]), topology="zone")
         assert landed(cluster, 2, scheduling_strategy=strategy) <= allowed
 
-    def test_the_same_zone_on_another_node(self, cluster: LocalCluster, anchors: dict[str, Any]) -> None:
+    def test_an_affinity_can_be_to_the_same_zone_on_another_node(
+        self, cluster: LocalCluster, anchors: dict[str, Any]
+    ) -> None:
         strategy = [
             actor_affinity(label_in("role", ["cache"]), topology="zone"),
             actor_affinity(label_not_in("role", ["cache"])),
@@ -473,7 +512,7 @@ class TestTopology:
         with resident(num_cpus=0, scheduling_strategy=strategy) as actor:
             assert homes(cluster, actor) == [1]
 
-    def test_a_label_of_a_running_node_makes_it_part_of_the_place(
+    def test_a_label_set_at_run_time_adds_the_node_to_the_zone(
         self, cluster: LocalCluster, anchors: dict[str, Any]
     ) -> None:
         strategy = [at("three"), actor_affinity(affinity(anchors["one"]), topology="rack")]
@@ -485,5 +524,5 @@ class TestTopology:
 
 
 def test_nothing_is_left_over(cluster: LocalCluster) -> None:
-    """The last test of the file: what waited was ended, and no ticket remains but those of the anchors."""
+    """The last test of the file: pending work has ended, and only the anchors' tickets are left."""
     assert wait_for(lambda: len(tickets()) <= 1, SOON_S, "the end of all tickets")

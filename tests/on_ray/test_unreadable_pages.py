@@ -1,5 +1,5 @@
-"""Programs that cannot read the page of their node, on a real cluster: nobody's plain work fails, and no taint is
-ignored without a word."""
+"""Programs that cannot read their node's page, on a real cluster: plain work does not fail, and no taint is ignored
+without a warning."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import ray
-from conftest import ClusterOf
-from workload import SOON_S, attached, run_driver
 
 import stead
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.workload import SOON_S, attached, run_driver
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +61,7 @@ def folder() -> Path:
 
 @contextmanager
 def damaged_pages(ids: list[str]) -> Iterator[None]:
-    """Every page that stands, unreadable for the length of a block."""
+    """Makes every page unreadable during a block."""
     paths = [max((folder() / id).glob("*.json"), key=lambda path: int(path.stem)) for id in ids]
     before = [path.read_bytes() for path in paths]
     for path in paths:
@@ -83,7 +83,7 @@ def stopped_controller() -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_what_only_the_controller_may_read_is_private(cluster: LocalCluster, ids: list[str]) -> None:
+def test_the_controllers_files_are_private(cluster: LocalCluster, ids: list[str]) -> None:
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder().iterdir()}
     assert {id: modes.pop(id) for id in ids} == dict.fromkeys(ids, 0o755)
     assert {"journal.sqlite", "book.sqlite", "audit.sqlite"} <= modes.keys()
@@ -106,20 +106,20 @@ def test_a_program_that_cannot_read_the_page_asks_for_it(cluster: LocalCluster, 
 
 
 def test_without_any_page_plain_work_runs_and_the_program_is_warned(cluster: LocalCluster, ids: list[str]) -> None:
-    """Even where Ray itself puts it on a tainted node: then stead has said that it does not enforce taints. Work that
-    asks for what only stead can do is refused in one sentence."""
+    """Even if Ray places it on a tainted node: stead has warned that taints are not enforced. Work that needs stead is
+    refused in one sentence."""
     with damaged_pages(ids), stopped_controller():
         nodes, native, refused, warnings = run_driver(PLAIN_WORK, HOOKED, cluster.address, "", ids[1])
     assert set(nodes) <= set(ids)
     assert native == ids[1]
-    assert refused.startswith("stead cannot tell which nodes this work may use: the page of this node cannot be read")
+    assert refused.startswith("stead does not know which nodes this work may use: the page of this node cannot be read")
     assert len(warnings) == 1
     assert "taints, drained nodes, labels set at run time and the cluster's policy are not enforced" in warnings[0]
     assert stead.nodes()
     assert ray.get(ray.remote(num_cpus=1)(lambda: 1).remote(), timeout=SOON_S) == 1
 
 
-def test_a_controller_that_a_program_would_misunderstand_is_refused_in_one_sentence(
+def test_a_controller_with_another_protocol_is_refused_in_one_sentence(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stead.ray.api.PROTOCOL", 2)

@@ -1,4 +1,5 @@
-"""Work that stead places stays Ray's own: real refs and handles, also while it waits, and plain Ray's accounting."""
+"""Work that stead places is still Ray's: real refs and handles, also while it is pending, and plain Ray's
+accounting."""
 
 from __future__ import annotations
 
@@ -8,12 +9,23 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import SOON_S, Resident, attached, indexes, labelled, landed, resident, run_driver, waits, where
 
 import stead
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import (
+    SOON_S,
+    Resident,
+    attached,
+    indexes,
+    labelled,
+    landed,
+    resident,
+    run_driver,
+    waits,
+    where,
+)
 
 pytestmark = pytest.mark.long
 
@@ -30,7 +42,7 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
 
 
 def until(word: str) -> dict[str, Any]:
-    """Options of work that waits until a node is labelled with that word."""
+    """Options of work that is pending until a node gets this label."""
     return {"label_selector": {"admits": word}, "num_cpus": 0.1}
 
 
@@ -40,7 +52,7 @@ def admitting(cluster: LocalCluster, word: str) -> Any:
 
 @pytest.fixture(scope="module")
 def kinds() -> dict[str, Any]:
-    """Functions and classes that travel by value, because they are of no module."""
+    """Functions and classes that are pickled by value, because they belong to no module."""
 
     def pair() -> tuple[int, int]:
         return 1, 2
@@ -50,7 +62,7 @@ def kinds() -> dict[str, Any]:
             yield value
 
     def pass_on(actor: Any, **options: Any) -> Any:
-        """Submits labelled work from a worker, and asks an actor whose handle came from elsewhere."""
+        """Submits labelled work from a worker, and calls an actor whose handle it received."""
         here = ray.remote(lambda: ray.get_runtime_context().get_node_id()).options(**options).remote()
         return [ray.get(here), ray.get(actor.where.remote())]
 
@@ -101,7 +113,7 @@ class TestWorkThatWaits:
             assert ray.get([two, one], timeout=SOON_S) == [2, 1]
             assert [ray.get(ref) for ref in stream] == [0, 1, 2]
 
-    def test_wait_returns_what_is_ready_and_leaves_what_waits(self, cluster: LocalCluster) -> None:
+    def test_wait_returns_ready_refs_and_leaves_pending_ones(self, cluster: LocalCluster) -> None:
         waiting, ready = where.options(**until("never")).remote(), where.options(label_selector={"zone": "a"}).remote()
         assert ray.wait([waiting, ready], num_returns=1, timeout=SOON_S) == ([ready], [waiting])
         ray.cancel(waiting)
@@ -199,7 +211,7 @@ OTHER_DRIVER = """
     Lasting.options(name="lasting", lifetime="detached", **waiting).remote()
     mine = where.options(**waiting).remote()
     found = {"waits": not ray.wait([mine], timeout=1.0)[0], "why": str(stead.why(mine))}
-    found["theirs"] = ray.get(ray.get_actor("theirs").where.remote(), timeout=30)
+    found["theirs"] = ray.get(ray.get_actor("theirs").where.remote(), timeout=60)
     found["nodes"] = len(stead.nodes())
     print(json.dumps(found))
 """
@@ -224,8 +236,8 @@ def test_two_drivers_share_one_cluster_and_a_detached_actor_outlives_its_driver(
     ray.kill(lasting)
 
 
-def test_plain_work_beside_it_is_untouched(cluster: LocalCluster) -> None:
-    """Attached by ``stead.init`` and with no taint set, work that asks nothing of stead carries nothing of it."""
+def test_plain_work_is_unchanged(cluster: LocalCluster) -> None:
+    """With ``stead.init`` and without a taint, work without stead's options carries none of stead's resources."""
 
     carried: Any = ray.remote(lambda: list(ray.get_runtime_context().get_assigned_resources()))
     assert ray.get(carried.remote(), timeout=SOON_S) == ["CPU"]
@@ -290,7 +302,7 @@ ACCOUNTING = """
     for actor in (*actors, *pinned, slot):
         ray.kill(actor)
     group = ray.util.placement_group([{"CPU": 2}], strategy="STRICT_PACK")
-    ray.get(group.ready(), timeout=30)
+    ray.get(group.ready(), timeout=60)
     captured = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
     children = ray.get(parent.options(scheduling_strategy=captured).remote(2), timeout=60)
     found["captured"] = children == [[group.id.hex(), "CPU"]] * 2
@@ -322,7 +334,7 @@ def test_under_the_hook_plain_work_keeps_plain_rays_accounting(cluster: LocalClu
 UNPATCHED = """
     import json, sys
     import ray, stead
-    from stead.ray import submission
+    from stead.ray.submit import core_worker as submission
     ray.init(sys.argv[1], log_to_driver=False, logging_level="error")
     a, b = sys.argv[2:]
     before = ray.remote_function.RemoteFunction._remote, ray.util.placement_group
@@ -375,7 +387,7 @@ UNPATCHED = """
 """
 
 
-def test_steads_own_decorator_does_the_same_where_nothing_is_patched(cluster: LocalCluster) -> None:
+def test_steads_own_decorator_works_the_same_without_patching(cluster: LocalCluster) -> None:
     found = run_driver(UNPATCHED, {}, cluster.address, *(node.node_id for node in cluster.nodes))
     assert found == {
         "decorated": True,
@@ -414,5 +426,5 @@ LEAVES_EARLY = """
 
 
 def test_a_deadline_that_passes_after_a_program_has_left_starts_no_other_ray(cluster: LocalCluster) -> None:
-    """By itself, Ray starts a cluster for whoever calls an actor and is attached to none."""
+    """Ray automatically starts a cluster for a program that calls an actor without a connection."""
     assert run_driver(LEAVES_EARLY, {}, cluster.address) == [1, False, False]

@@ -1,4 +1,4 @@
-"""Work that is placed by other work, while processes, nodes, drivers and the controller die (A6)."""
+"""Work that is placed relative to other work, while processes, nodes, drivers and the controller die."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 import ray
-from conftest import ClusterOf
-from waiting import wait_for
-from workload import landed, tickets
 
 import stead
 from stead import Exists, actor_affinity, affinity, anti_affinity
-from stead.ray.attach import connection
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from stead.ray.submit.connection import connection
+from tests.on_ray.conftest import ClusterOf
+from tests.on_ray.waiting import wait_for
+from tests.on_ray.workload import landed, tickets
 
 pytestmark = pytest.mark.long
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 DRIVERS = Path(__file__).parent / "drivers"
-FOREVER = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0.1}  # which keeps them off the head
+FOREVER = {"max_restarts": -1, "max_task_retries": -1, "num_cpus": 0.1}  # the CPU keeps them away from the head
 
 
 class _Actor:
@@ -53,7 +53,7 @@ dies_once: Any = ray.remote(_dies_once)
 def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
     started = cluster_of([{"num_cpus": 0}, {"num_cpus": 2}, {"num_cpus": 2}, {"num_cpus": 2}])
     stead.init(started.address, namespace="failures", log_to_driver=False, logging_level="error")
-    # From the first taint on, everything that is submitted is bound.
+    # From the first taint on, all submissions are bound.
     stead.taint(started.nodes[1].node_id, {"away": "yes"})
     stead.untaint(started.nodes[1].node_id, ["away"])
     yield started
@@ -66,8 +66,8 @@ def clean(cluster: LocalCluster) -> Iterator[None]:
     for node in stead.nodes():
         if node.taints:
             stead.untaint(node.id, [taint.key for taint in node.taints])
-    wait_for(lambda: not connection().ask("registered_ids"), 40, "the end of all work of the test")
-    wait_for(lambda: not tickets(), 40, "the end of all tickets")
+    wait_for(lambda: not connection().ask("registered_ids"), 60, "the end of all work of the test")
+    wait_for(lambda: not tickets(), 60, "the end of all tickets")
 
 
 def where(actor: Any, seconds: float = 60) -> str:
@@ -75,7 +75,7 @@ def where(actor: Any, seconds: float = 60) -> str:
 
 
 def kill(actor: Any) -> None:
-    """Its process, as a crash would."""
+    """Kill its process, like a crash."""
     os.kill(ray.get(actor.pid.remote(), timeout=60), signal.SIGKILL)
 
 
@@ -88,7 +88,7 @@ def state_of(actor: Any) -> str:
 
 
 def pair() -> tuple[Any, Any]:
-    """B with A. B tolerates the taint by which the tests send A away, so nothing but A keeps B anywhere."""
+    """B is near A. B tolerates the taint that moves A in these tests, so only A determines B's node."""
     a = Actor.options(**FOREVER).remote()
     where(a)
     near = actor_affinity(affinity(a))
@@ -98,7 +98,7 @@ def pair() -> tuple[Any, Any]:
 
 
 def send_away(actor: Any) -> str:
-    """Let it fail where it may not start again; returns where it is then."""
+    """Let it fail on a node where it may not restart. Returns its new node."""
     before = where(actor)
     stead.taint(before, {"away": "yes"})
     kill(actor)
@@ -113,13 +113,13 @@ class TestTwoThatBelongTogether:
         assert send_away(a) != home
         assert (where(b), ray.get(b.pid.remote())) == (home, pid)
 
-    def test_when_the_other_fails_then_it_goes_where_the_first_is(self) -> None:
+    def test_when_the_other_then_fails_it_restarts_next_to_the_first(self) -> None:
         a, b = pair()
         new = send_away(a)
         kill(b)
         assert where(b) == new
 
-    def test_when_the_second_fails_alone_it_comes_back_to_the_first(self) -> None:
+    def test_when_only_the_second_fails_it_restarts_next_to_the_first(self) -> None:
         a, b = pair()
         kill(b)
         assert where(b) == where(a)
@@ -131,15 +131,16 @@ class TestTwoThatBelongTogether:
         kill(b)
         assert where(b) == new
 
-    def test_a_restart_never_comes_back_through_what_is_left_of_its_grant(self) -> None:
-        """What a dead actor held comes free on its node, and Ray looks for a place at once: it must not be enough."""
+    def test_a_restart_never_uses_the_rest_of_an_old_grant(self) -> None:
+        """What a dead actor held becomes free on its node, and Ray tries to place it at once: that must not be
+        enough."""
         a, b = pair()
         new = send_away(a)
         for _ in range(4):
             kill(b)
             assert where(b) == new
 
-    def test_one_that_must_be_apart_moves_on_when_the_other_has_come_to_its_node(self) -> None:
+    def test_one_that_must_be_apart_moves_when_the_other_comes_to_its_node(self) -> None:
         a = Actor.options(**FOREVER).remote()
         c = Actor.options(scheduling_strategy=actor_affinity(anti_affinity(a)), **FOREVER).remote()
         where(a)
@@ -155,7 +156,7 @@ class TestTwoThatBelongTogether:
         kill(c)
         assert where(c) != home
 
-    def test_tasks_that_are_placed_by_an_actor_are_tried_again(self, tmp_path: Path) -> None:
+    def test_tasks_near_an_actor_are_retried(self, tmp_path: Path) -> None:
         a = Actor.options(**FOREVER).remote()
         near = actor_affinity(affinity(a))
         refs = [
@@ -175,8 +176,8 @@ class TestNodesAndDrivers:
         wait_for(lambda: where(a) != home, 60, "the first on another node")
         assert where(b) == where(a)
 
-    def test_a_node_that_hangs_holds_up_nobody_else(self, cluster: LocalCluster) -> None:
-        """Its raylet is stopped, so it takes no grant; Ray itself would give it up only after a minute."""
+    def test_a_hanging_node_delays_no_other(self, cluster: LocalCluster) -> None:
+        """Its raylet is stopped, so it applies no grant; Ray itself would give it up only after a minute."""
         index, node = next((index, node) for index, node in enumerate(cluster.nodes) if index and node.alive)
         os.kill(node.raylet_pid, signal.SIGSTOP)
         try:
@@ -184,7 +185,7 @@ class TestNodesAndDrivers:
         finally:
             os.kill(node.raylet_pid, signal.SIGCONT)
 
-    def test_one_whose_partner_has_no_place_waits_for_it(self, cluster: LocalCluster) -> None:
+    def test_one_whose_partner_is_pending_waits_for_it(self, cluster: LocalCluster) -> None:
         in_use = {view.id for view in stead.nodes()}  # a node that hung for too long is not, and may still end
         first, second = [node.node_id for node in cluster.nodes[1:] if node.alive and node.node_id in in_use][:2]
         stead.label(first, {"home": "yes"})
@@ -194,12 +195,12 @@ class TestNodesAndDrivers:
         cluster.kill_node(next(index for index, node in enumerate(cluster.nodes) if node.node_id == first))
         cluster.add_node(num_cpus=2)
         wait_for(lambda: {state_of(a), state_of(b)} == {"RESTARTING"}, 60, "the loss of both")
-        wait_for(lambda: "not near" in str(stead.why(b)), 30, "b waiting for a, although there is room")
+        wait_for(lambda: "not near" in str(stead.why(b)), 60, "b waiting for a, although there is room")
         stead.label(second, {"home": "yes"})
         assert where(a) == second
         assert where(b) == second
 
-    def test_a_driver_takes_its_work_along_but_not_its_detached_actors(self, cluster: LocalCluster) -> None:
+    def test_the_work_of_a_driver_ends_with_it_except_detached_actors(self, cluster: LocalCluster) -> None:
         target = Actor.options(name="target", lifetime="detached", **FOREVER).remote()
         where(target)
         words = [sys.executable, str(DRIVERS / "leaves.py"), cluster.address]

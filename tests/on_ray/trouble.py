@@ -1,10 +1,9 @@
-"""Trouble for the controller of a real cluster, without a word of it in the controller's own code: a disk without room,
-and rounds that fail.
+"""Causes errors in the controller of a real cluster, without any support in its code: a full disk, and rounds that
+fail.
 
-A cluster that is started with `Trouble.environment` lets every worker run `arm`; only a process that becomes the
-controller is changed. A full disk is a limit of the operating system on how large a file may become
-(`RLIMIT_FSIZE`): what SQLite then appends to its files is refused by the kernel, in this and in every later controller,
-until the limit is lifted.
+In a cluster started with `Trouble.environment`, every worker runs `arm`, which changes only the process that becomes
+the controller. A full disk is a limit of the operating system on the size of files (`RLIMIT_FSIZE`): the kernel refuses
+what SQLite appends to its files, in this and every later controller, until the limit is lifted.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waiting import wait_for
-
-from stead.ray.start import SETUP_HOOK
+from stead.ray.local.start import SETUP_HOOK
+from tests.on_ray.waiting import wait_for
 
 FOLDER = "TROUBLE_FOLDER"
-HEARD_S = 0.02
+SHOWN_S = 0.02
 PAGE_BYTES = 4096
 """SQLite writes a page and a header before it."""
 
@@ -34,7 +32,7 @@ class Trouble:
 
     @property
     def environment(self) -> dict[str, str]:
-        paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        paths = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         return {
             FOLDER: str(self._folder),
             SETUP_HOOK: f"{__name__}.arm",
@@ -43,11 +41,11 @@ class Trouble:
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """In this block the controller can write no page of any SQLite file."""
+        """In this block the controller cannot write to any SQLite file."""
         heard = self._folder / "heard"
         heard.unlink(missing_ok=True)
         with self._switch("limit", str(PAGE_BYTES)):
-            wait_for(heard.exists, 20, "the controller's limit")
+            wait_for(heard.exists, 60, "the controller's limit")
             yield
 
     @contextmanager
@@ -70,7 +68,7 @@ class Trouble:
 
 
 def arm() -> None:
-    from stead.ray import submission
+    from stead.ray.submit import core_worker as submission
 
     plain = submission.exempt_this_process
 
@@ -86,7 +84,7 @@ def arm() -> None:
 
 def _watch(folder: Path) -> None:
     pause = threading.Event()
-    while not pause.wait(HEARD_S):
+    while not pause.wait(SHOWN_S):
         _limit(folder)
 
 
@@ -102,7 +100,7 @@ def _limit(folder: Path) -> None:
 
 
 def _fail_rounds(folder: Path) -> None:
-    from stead.ray.tables import Status, Tables
+    from stead.ray.wire.tables import Status, Tables
 
     plain = Tables.status
 

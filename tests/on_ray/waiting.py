@@ -1,4 +1,4 @@
-"""Waiting for what takes time: poll, with an end. Also the types of the fixtures, for those who ask for them."""
+"""Polls a condition until it holds or a timeout passes. Also the types of the fixtures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from threading import Event
 from typing import Any, TypeVar
 
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
 
 ClusterOf = Callable[..., LocalCluster]
 Connected = Callable[..., AbstractContextManager[Any]]
@@ -16,8 +16,8 @@ Connected = Callable[..., AbstractContextManager[Any]]
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], seconds: float = 30.0, what: str = "") -> T:
-    """The first true answer of `condition`; fails after `seconds` with the last answer it gave."""
+def wait_for(condition: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
+    """The first true value of `condition`; fails after `seconds` with its last value."""
     until = time.monotonic() + seconds
     pause = Event()
     while not (answer := condition()):

@@ -1,6 +1,6 @@
-"""Work for tests on real clusters: it says where it runs, and it runs for as long as a test wants.
+"""Work for tests on real clusters: it returns where it runs, and runs as long as a test needs.
 
-Functions and classes here travel to the workers by value, so that a worker imports nothing of the tests.
+Functions and classes here are pickled by value, so a worker does not import the tests.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from waiting import wait_for
 
 import stead
-from stead.ray.local import LocalCluster
+from stead.ray.local.local_cluster import LocalCluster
+from tests.on_ray.waiting import wait_for
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 NOBODY = "ab" * 28
 """A node id that no node has."""
 
-SOON_S = 30.0
-"""How long a test waits for what should happen at once, on a busy machine."""
+SOON_S = 60.0
+"""How long a test waits for what should happen at once: a limit for hangs, not a measure of speed."""
 
 STILL_S = 1.0
-"""How long a test watches that nothing happens: a grant that should not be there starts work within 0.2 s."""
+"""How long a test checks that nothing happens: a wrong grant starts work within 0.2 s."""
 
 
 def where_am_i(*_: Any) -> str:
@@ -39,7 +39,7 @@ def where_am_i(*_: Any) -> str:
 
 
 class PlainResident:
-    """An actor that says where it lives, and counts how often it was asked."""
+    """An actor that returns its node, and counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,7 +52,7 @@ class PlainResident:
         return self.count
 
     def ask(self, other: Any) -> str:
-        """Where another actor lives, asked from here."""
+        """The node of another actor, asked from here."""
         return str(ray.get(other.where.remote()))
 
 
@@ -62,7 +62,7 @@ Resident: Any = ray.remote(num_cpus=1)(PlainResident)
 
 @contextmanager
 def attached(cluster: LocalCluster, namespace: str = "tests", **options: Any) -> Iterator[LocalCluster]:
-    """This process, attached by ``stead.init`` for the length of a block."""
+    """Connects this process with ``stead.init`` for a block."""
     assert not ray.is_initialized(), "something before this is still connected"
     stead.init(cluster.address, namespace=namespace, log_to_driver=False, logging_level="error", **options)
     try:
@@ -72,7 +72,7 @@ def attached(cluster: LocalCluster, namespace: str = "tests", **options: Any) ->
 
 
 def indexes(cluster: LocalCluster, refs: Sequence[Any]) -> set[int]:
-    """The nodes on which these pieces of work ran, by their place in the cluster."""
+    """The nodes on which this work ran, by index in the cluster."""
     ids = [node.node_id for node in cluster.nodes]
     return {ids.index(id) for id in ray.get(list(refs), timeout=SOON_S)}
 
@@ -83,7 +83,7 @@ def landed(cluster: LocalCluster, times: int = 3, **options: Any) -> set[int]:
 
 
 def tickets() -> list[str]:
-    """Every ticket that some node has."""
+    """Every ticket on any node."""
     totals = ray._private.state.state.total_resources_per_node()
     return [name for names in totals.values() for name in names if name.startswith("stead.t/")]
 
@@ -95,7 +95,7 @@ def waits(*refs: Any) -> bool:
 
 @contextmanager
 def resident(**options: Any) -> Iterator[Any]:
-    """An actor for the length of a block."""
+    """An actor, for a block."""
     actor = Resident.options(**options).remote()
     try:
         yield actor
@@ -105,9 +105,9 @@ def resident(**options: Any) -> Iterator[Any]:
 
 @contextmanager
 def occupied(node_id: str, cpus: float) -> Iterator[None]:
-    """A node of which so many CPUs are taken, by a group: that needs no process."""
+    """Occupies this many CPUs of a node with a placement group, which needs no process."""
     group = ray.util.placement_group([{"CPU": cpus}], bundle_label_selector=[{"ray.io/node-id": node_id}])
-    assert group.wait(10), f"no group on {node_id}"
+    assert group.wait(60), f"no group on {node_id}"
     try:
         yield
     finally:
@@ -121,7 +121,7 @@ def free_cpus(node_id: str) -> float:
 
 @contextmanager
 def labelled(node_id: str, labels: dict[str, str]) -> Iterator[None]:
-    """Labels that a running node has for the length of a block."""
+    """Sets labels on a running node for a block."""
     stead.label(node_id, labels)
     try:
         yield
@@ -137,7 +137,7 @@ def pinned(node_id: str, soft: bool = False) -> NodeAffinitySchedulingStrategy:
 
 
 def run_driver(program: str, environment: Mapping[str, str], *arguments: str) -> Any:
-    """A program of its own, with its own connection to Ray; what it prints last is its answer, as JSON."""
+    """Runs a separate program with its own connection to Ray. Its last line of output is its answer, as JSON."""
     told = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", **environment}
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
     ended = subprocess.run(command, env=told, capture_output=True, text=True, timeout=120, check=False)

@@ -1,1 +1,1 @@
-"""What people ask of a cluster and change on it, without a network."""
+"""Questions about a cluster and changes to it, without a network."""

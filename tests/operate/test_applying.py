@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.labels import Labels
+from stead.language.taints import Effect, Taint
 from stead.operate.applying import changes_in
 from stead.operate.changes import NodeChange, Removal
-from stead.taints import Effect, Taint
 
 EVICTED = "node.stead.io/drained:NoExecute"
 
@@ -20,7 +20,7 @@ APPLIED: list[tuple[str, list[dict[str, Any]], list[NodeChange]]] = [
     ("evict", [{"drain": "a"}, {"taint": "a", "taints": EVICTED}], [NodeChange("id-a", draining=True, evict=True)]),
     ("taint", [{"taint": "a", "taints": "k=v"}], [NodeChange("id-a", (Taint("k", "v"),))]),
     (
-        "the same taint twice: the last holds",
+        "the same taint twice: the last one wins",
         [{"taint": "a", "taints": "k=v"}, {"taint": "a", "taints": "k=w"}],
         [NodeChange("id-a", (Taint("k", "w"),))],
     ),
@@ -47,11 +47,11 @@ APPLIED: list[tuple[str, list[dict[str, Any]], list[NodeChange]]] = [
 ]
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({}, "the what-if has no change to apply; applied are drain, undrain, taint, untaint, label"),
+    ({}, "the what-if has no change to apply; you can apply drain, undrain, taint, untaint, label"),
     ({"work": [{"id": "w"}]}, "work of a what-if cannot be applied: submit it yourself"),
     ({"changes": [{"drain": "a"}], "groups": [{"id": "g"}]}, "groups of a what-if cannot be applied"),
-    ({"changes": [{"drain": "a"}, {"join": {"like": "a"}}]}, "changes[1]: a new node cannot be applied; applied are"),
-    ({"changes": [{"leave": "a"}]}, "changes[0]: a node taken away cannot be applied"),
+    ({"changes": [{"drain": "a"}, {"join": {"like": "a"}}]}, "changes[1]: a new node cannot be applied; you can apply"),
+    ({"changes": [{"leave": "a"}]}, "changes[0]: a removed node cannot be applied"),
     ({"changes": [{"resize": "a", "capacity": {"CPU": 1}}]}, "changes[0]: resize cannot be applied"),
     ({"changes": [{"suggested": "w"}]}, "changes[0]: suggested cannot be applied"),
     ({"changes": [{"drain": "a"}, {"undrain": "a"}]}, "node id-a is drained and uncordoned at once"),
@@ -80,7 +80,7 @@ def find(said: str) -> str:
 
 
 @pytest.mark.parametrize(("written", "made"), [row[1:] for row in APPLIED], ids=[row[0] for row in APPLIED])
-def test_changes_of_nodes_can_be_applied(written: list[dict[str, Any]], made: list[NodeChange]) -> None:
+def test_node_changes_can_be_applied(written: list[dict[str, Any]], made: list[NodeChange]) -> None:
     assert changes_in({"changes": written}, find) == made
 
 

@@ -1,4 +1,4 @@
-"""The audit: every change is in it, in order, and nobody touches it unseen."""
+"""The audit: it has every change, in order, and detects tampering."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from serving import BEGAN, simulated
 from stead.errors import Invalid
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import FIRST, Audit, Author
 from stead.operate.changes import Conflict, NodeChange, Removal
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.serving import BEGAN, simulated
 
 ANN = Author("ann", "10.0.0.9", "rest", "f00d")
 STATE: dict[str, Any] = {"labels": {}, "taints": {}, "draining": False}
@@ -43,7 +43,7 @@ def filled(path: Path, count: int = 3) -> Audit:
 
 
 class TestAnEntry:
-    def test_says_who_when_from_where_by_what_and_in_which_request(self, desk: SimDesk) -> None:
+    def test_has_the_user_the_time_the_machine_the_interface_and_the_request(self, desk: SimDesk) -> None:
         entry = desk.change(NodeChange("a-1", (Taint("k", "v"),), owner="ann", for_s=60.0), ANN).entry
         assert (entry.who, entry.origin, entry.via, entry.request) == ("ann", "10.0.0.9", "rest", "f00d")
         assert (entry.number, entry.at, entry.action, entry.node) == (1, BEGAN, "taint", "a-1")
@@ -63,11 +63,11 @@ class TestAnEntry:
             (NodeChange("a-1", (Taint("k"),), draining=True), "change", "+k:no-schedule draining"),
         ],
     )
-    def test_says_what_changed_in_one_line(self, desk: SimDesk, change: NodeChange, action: str, said: str) -> None:
+    def test_describes_the_change_in_one_line(self, desk: SimDesk, change: NodeChange, action: str, said: str) -> None:
         entry = desk.change(change, ANN).entry
         assert (entry.action, entry.changes) == (action, said)
 
-    def test_is_not_written_for_what_is_refused_at_once(self, desk: SimDesk) -> None:
+    def test_is_not_written_for_a_refused_change(self, desk: SimDesk) -> None:
         for change in (
             NodeChange("nowhere", draining=True),
             NodeChange("a-1"),
@@ -80,7 +80,7 @@ class TestAnEntry:
 
 
 class TestTheChain:
-    def test_is_whole(self, tmp_path: Path) -> None:
+    def test_is_intact(self, tmp_path: Path) -> None:
         audit = filled(tmp_path / "audit")
         assert audit.verify() == 3
         assert len({FIRST, *(entry.hash for entry in audit.entries())}) == 4
@@ -115,7 +115,7 @@ class TestTheChain:
             f"REPLACE {COPY.format(2)}",
         ],
     )
-    def test_shows_what_was_touched_by_whoever_owns_the_file(self, tmp_path: Path, touch: str) -> None:
+    def test_detects_tampering_by_the_owner_of_the_file(self, tmp_path: Path, touch: str) -> None:
         filled(tmp_path / "audit").close()
         with sqlite3.connect(tmp_path / "audit") as file:
             file.execute("DROP TRIGGER audit_is_not_changed")
@@ -123,11 +123,11 @@ class TestTheChain:
             file.execute("DROP TRIGGER audit_only_grows")
             file.execute(touch)
         file.close()
-        with pytest.raises(Invalid, match="the audit was touched: entry"):
+        with pytest.raises(Invalid, match="the audit was tampered with: entry"):
             Audit(tmp_path / "audit").verify()
 
     @pytest.mark.parametrize("touch", ["DELETE FROM audit WHERE number = 3", "UPDATE audit SET who = 'bob'"])
-    def test_shows_what_was_touched_since_it_was_last_found_whole(self, tmp_path: Path, touch: str) -> None:
+    def test_detects_tampering_since_the_last_verification(self, tmp_path: Path, touch: str) -> None:
         audit = filled(tmp_path / "audit")
         assert audit.verify() == audit.verify() == 3
         with sqlite3.connect(tmp_path / "audit") as file:
@@ -135,14 +135,14 @@ class TestTheChain:
             file.execute("DROP TRIGGER audit_is_not_shortened")
             file.execute(touch)
         file.close()
-        with pytest.raises(Invalid, match="the audit was touched: entry"):
+        with pytest.raises(Invalid, match="the audit was tampered with: entry"):
             audit.verify()
 
-    def test_goes_on_over_processes(self, tmp_path: Path) -> None:
+    def test_continues_in_another_process(self, tmp_path: Path) -> None:
         filled(tmp_path / "audit").close()
         assert filled(tmp_path / "audit").verify() == 6
 
-    def test_holds_with_many_writers(self, tmp_path: Path) -> None:
+    def test_stays_intact_with_many_writers(self, tmp_path: Path) -> None:
         filled(tmp_path / "audit", 0).close()
         audits = [Audit(tmp_path / "audit") for _ in range(4)]
 
@@ -165,7 +165,7 @@ class TestTheChain:
             audit.entry(9)
 
 
-class TestAChangeThatDoesNotHappen:
+class TestAFailedChange:
     def test_is_in_the_audit_as_failed(self, desk: SimDesk, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: Any) -> None:
             raise OSError("the cluster is gone")
@@ -179,7 +179,7 @@ class TestAChangeThatDoesNotHappen:
         with pytest.raises(Conflict, match="changed nothing"):
             desk.undo(2, ANN)
 
-    def test_because_the_process_died_is_in_the_audit_and_cannot_be_undone(
+    def test_of_a_process_that_died_is_in_the_audit_and_cannot_be_undone(
         self, desk: SimDesk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Killed(BaseException):
@@ -199,7 +199,7 @@ class TestAChangeThatDoesNotHappen:
         assert desk.change(NodeChange("a-1", (Taint("k", "v"),)), ANN).entry.number == 2
 
 
-def test_many_change_at_once_and_each_entry_begins_where_the_one_before_ended(desk: SimDesk) -> None:
+def test_each_of_many_concurrent_entries_starts_where_the_previous_one_ended(desk: SimDesk) -> None:
     def change(number: int) -> None:
         desk.change(NodeChange("a-1", (Taint(f"k{number}", "v", Effect.PREFER_NO_SCHEDULE),)), ANN)
 

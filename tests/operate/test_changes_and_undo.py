@@ -1,4 +1,4 @@
-"""What is done can be taken back, and what was tried is what is done."""
+"""A change can be undone, and does what its preview showed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from serving import simulated
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.labels import Labels
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import DRAINED, Conflict, NodeChange, Removal, change_json, state_of
 from stead.operate.snapshot import Query
@@ -22,7 +22,7 @@ from stead.service.api import change_of
 from stead.service.schemas import NodeEdit
 from stead.sim.cluster import play
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.serving import simulated
 
 SOAK = 20 if os.environ.get("STEAD_SOAK") == "1" else 1
 ANN = Author("ann")
@@ -78,7 +78,7 @@ def desk() -> Iterator[SimDesk]:
 @settings(max_examples=60 * SOAK, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(changes, min_size=1, max_size=4))
 @example([NodeChange("b", (Taint(DRAINED, "", Effect.NO_EXECUTE),)), NodeChange("b", draining=True)])
-def test_changes_undone_in_turn_leave_every_node_as_it_was(wanted: list[NodeChange]) -> None:
+def test_undoing_all_changes_in_reverse_restores_every_node(wanted: list[NodeChange]) -> None:
     with simulated(SCENARIO) as desk:
         seen = [states(desk)]
         done = []
@@ -102,20 +102,20 @@ def test_changes_undone_in_turn_leave_every_node_as_it_was(wanted: list[NodeChan
 
 
 def let_pass(desk: SimDesk, seconds: float) -> None:
-    """Virtual time."""
+    """Advance the virtual time."""
     play(desk._cluster, desk._controller, desk._cluster.now() + seconds)
     desk._snapshot = None
 
 
 def moves(difference: Difference) -> dict[str, str]:
-    """Where everything would be that gets, changes or loses its place."""
+    """The new node of all work that is placed, moved or evicted."""
     kinds = (difference.placed, difference.moved, difference.stranded)
     return {id: fate.after for fates in kinds for fate in fates for id in fate.ids}
 
 
 @settings(max_examples=60 * SOAK, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes)
-def test_what_was_tried_is_what_is_done(change: NodeChange) -> None:
+def test_a_change_does_what_its_preview_showed(change: NodeChange) -> None:
     with simulated(SCENARIO) as desk:
         before = places(desk)
         try:
@@ -134,13 +134,13 @@ def test_what_was_tried_is_what_is_done(change: NodeChange) -> None:
 
 
 @given(changes)
-def test_a_change_is_the_same_after_a_way_over_the_network(change: NodeChange) -> None:
+def test_a_change_survives_serialisation(change: NodeChange) -> None:
     edit = NodeEdit.model_validate(change_json(change))
     assert change_of(change.node, edit) == change
 
 
 class TestUndo:
-    def test_brings_back_owner_and_end(self, desk: SimDesk) -> None:
+    def test_restores_owner_and_end(self, desk: SimDesk) -> None:
         desk.change(NodeChange("a-1", (Taint("k", "v"),), for_s=100.0, owner="ann"), ANN)
         desk.change(NodeChange("a-1", (Taint("k", "w"),), owner="bob"), ANN)
         desk.undo(2, ANN)
@@ -151,26 +151,26 @@ class TestUndo:
         (end,) = desk.node("a-1").ends
         assert (end.owner, end.until) == ("ann", desk.now() + 100)
 
-    def test_of_another_end_alone_brings_the_old_one_back(self, desk: SimDesk) -> None:
+    def test_of_a_changed_end_restores_the_old_one(self, desk: SimDesk) -> None:
         desk.change(NodeChange("a-1", (Taint("k", "v"),), for_s=100.0), ANN)
         desk.change(NodeChange("a-1", (Taint("k", "v"),), for_s=900.0), ANN)
         desk.undo(2, ANN)
         assert [end.until for end in desk.node("a-1").ends] == [desk.now() + 100]
 
-    def test_of_a_drain_with_evictions_lets_work_in_again(self, desk: SimDesk) -> None:
+    def test_of_a_drain_with_evictions_makes_the_node_schedulable_again(self, desk: SimDesk) -> None:
         before = states(desk)
         desk.change(NodeChange("a-1", draining=True, evict=True), ANN)
         assert not desk.snapshot().by_node.get("a-1")
         desk.undo(1, ANN)
         assert states(desk) == before
 
-    def test_is_refused_when_somebody_changed_it_since(self, desk: SimDesk) -> None:
+    def test_is_refused_when_the_same_thing_was_changed_since(self, desk: SimDesk) -> None:
         desk.change(NodeChange("a-1", (Taint("k", "v"),)), ANN)
         desk.change(NodeChange("a-1", (Taint("k", "w"),)), ANN)
         with pytest.raises(Conflict, match="k:no-schedule of node a-1 was changed since"):
             desk.undo(1, ANN)
 
-    def test_does_not_touch_what_others_changed_beside_it(self, desk: SimDesk) -> None:
+    def test_keeps_other_changes(self, desk: SimDesk) -> None:
         desk.change(NodeChange("a-1", (Taint("k", "v"),)), ANN)
         desk.change(NodeChange("a-1", labels=Labels({"rack": "7"})), ANN)
         desk.undo(1, ANN)
@@ -184,7 +184,7 @@ class TestUndo:
 
 
 class TestATaintWithAnEnd:
-    def test_goes_by_itself_and_not_before(self, desk: SimDesk) -> None:
+    def test_is_removed_automatically_and_not_before(self, desk: SimDesk) -> None:
         desk.change(NodeChange("a-1", (Taint("k", "v"),), for_s=100.0), ANN)
         let_pass(desk, 99.0)
         assert desk.node("a-1").taints
@@ -193,9 +193,26 @@ class TestATaintWithAnEnd:
         assert not desk.node("a-1").taints
         assert not desk.node("a-1").ends
 
-    def test_does_not_go_when_it_was_set_anew_without_one(self, desk: SimDesk) -> None:
+    def test_stays_when_it_was_set_again_without_an_end(self, desk: SimDesk) -> None:
         desk.change(NodeChange("a-1", (Taint("k", "v"),), for_s=0.5), ANN)
         desk.change(NodeChange("a-1", (Taint("k", "v"),)), ANN)
         assert [end.until for end in desk.node("a-1").ends] == [None]
         let_pass(desk, 1000.0)
         assert desk.node("a-1").taints
+
+
+@pytest.mark.parametrize(
+    ("removal", "taken"),
+    [
+        (Removal("k"), ["k=v", "k", "k=v:no-execute"]),
+        (Removal("k", "v"), ["k=v", "k=v:no-execute"]),
+        (Removal("k", ""), ["k"]),
+        (Removal("k", None, Effect.NO_EXECUTE), ["k=v:no-execute"]),
+        (Removal("k", "v", Effect.NO_SCHEDULE), ["k=v"]),
+        (Removal("k", "w"), []),
+    ],
+    ids=str,
+)
+def test_a_removal_takes_what_it_names_and_no_more(removal: Removal, taken: list[str]) -> None:
+    taints = [Taint("k", "v"), Taint("k"), Taint("k", "v", Effect.NO_EXECUTE), Taint("other", "v")]
+    assert [str(taint) for taint in taints if removal.matches(taint)] == taken

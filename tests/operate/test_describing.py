@@ -1,4 +1,4 @@
-"""A node, a piece of work and a group, each with all that is known about it."""
+"""A node, a piece of work and a group, each with everything that is known about it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving import BEGAN, simulated
 from stead.errors import Invalid
+from stead.language.taints import Taint
 from stead.operate.audit import Author
 from stead.operate.changes import Absent, Conflict, NodeChange
-from stead.operate.describing import describe, description_json, is_about, last_number, uses_of
+from stead.operate.describing import describe, description_json, uses_of
 from stead.sim.desk import SimDesk
-from stead.taints import Taint
+from tests.serving import BEGAN, simulated
 
 CLUSTER = """
 title: described
@@ -52,7 +52,7 @@ def test_a_node_by_id_or_name(desk: SimDesk, said: str) -> None:
     assert [event.kind for event in found.events] == ["joined"]
 
 
-def test_a_node_that_was_changed_tells_by_whom(desk: SimDesk) -> None:
+def test_a_changed_node_shows_who_changed_it(desk: SimDesk) -> None:
     desk.change(NodeChange("node-1", (Taint("team", "blue"),), owner="ml", for_s=60.0), ANN)
     desk.change([NodeChange("node-1", draining=True), NodeChange("node-2", draining=True)], ANN)
     desk.change(NodeChange("node-2", draining=False), ANN)
@@ -64,22 +64,22 @@ def test_a_node_that_was_changed_tells_by_whom(desk: SimDesk) -> None:
     assert (told["owner"], told["since"], told["until"]) == ("ml", BEGAN + 60, BEGAN + 120)
 
 
-def test_work_that_runs_tells_where_and_why_there(desk: SimDesk) -> None:
+def test_running_work_shows_its_node_and_why(desk: SimDesk) -> None:
     found = describe(desk, "work", "train")
     assert (found.state, [view.name for view in found.nodes]) == ("running", ["big"])
-    assert str(found.why).startswith("Placed on node-1")
+    assert str(found.why).startswith("Placed on big")
     assert [event.kind for event in found.events] == ["submitted", "placed"]
     assert (found.work, found.changes, found.uses) == ((), (), ())
 
 
-def test_work_that_waits_tells_why_and_its_events_among_those_of_several(desk: SimDesk) -> None:
+def test_pending_work_shows_why_and_its_events(desk: SimDesk) -> None:
     found = describe(desk, "work", "web-2")
     assert (found.state, found.nodes) == ("waiting", ())
     assert "too small for 8 CPU" in str(found.why)
     assert found.events[-1].subject == "web-1..3"
 
 
-def test_a_group_tells_its_members_and_their_nodes(desk: SimDesk) -> None:
+def test_a_group_shows_its_members_and_their_nodes(desk: SimDesk) -> None:
     found = describe(desk, "group", "ring")
     assert (found.state, [view.id for view in found.nodes]) == ("placed", ["node-1"])
     assert [(view.id, view.node) for view in found.work] == [("ring-1", "node-1"), ("ring-2", "node-1")]
@@ -87,7 +87,7 @@ def test_a_group_tells_its_members_and_their_nodes(desk: SimDesk) -> None:
     assert (waiting.state, waiting.nodes) == ("waiting", ())
     assert "too small for 9 CPU" in str(waiting.why)
     member = describe(desk, "work", "huge-1-1")
-    assert str(member.why) == str(waiting.why)  # it waits as one with its group
+    assert str(member.why) == str(waiting.why)  # it is pending with its group
 
 
 @pytest.mark.parametrize(
@@ -99,56 +99,27 @@ def test_a_group_tells_its_members_and_their_nodes(desk: SimDesk) -> None:
         ("group", "rign", Absent, "there is no group 'rign' in this cluster (did you mean 'ring'?)"),
     ],
 )
-def test_what_is_not_there_is_refused(desk: SimDesk, kind: str, said: str, error: type[Invalid], sentence: str) -> None:
+def test_an_unknown_name_is_refused(desk: SimDesk, kind: str, said: str, error: type[Invalid], sentence: str) -> None:
     with pytest.raises(error) as caught:
         describe(desk, kind, said)
     assert str(caught.value).startswith(sentence)
 
 
-def test_the_beginning_of_a_groups_id_is_enough_where_only_one_begins_so() -> None:
+def test_a_unique_beginning_of_a_groups_id_is_enough() -> None:
     with simulated(CLUSTER.replace("huge-", "longname-")) as desk:
         assert describe(desk, "group", "longname-1").id == "longname-1"
         with pytest.raises(Conflict, match="'longname' matches 2 groups: longname-1, longname-2; give the id of one"):
             describe(desk, "group", "longname")
 
 
-def test_only_the_latest_events_and_changes_are_told(desk: SimDesk) -> None:
+def test_only_the_latest_events_and_changes_are_shown(desk: SimDesk) -> None:
     for number in range(25):
         desk.change(NodeChange("node-1", (Taint("k", str(number)),)), ANN)
     found = describe(desk, "node", "node-1")
     assert [entry.number for entry in found.changes] == list(range(6, 26))
     assert len(found.events) == 20
-    assert found.since == BEGAN  # it joined before the events that are told
+    assert found.since == BEGAN  # it joined before the events that are shown
 
 
-@pytest.mark.parametrize(
-    ("subject", "id", "expected"),
-    [
-        ("web", "web", True),
-        ("web", "web-1", False),
-        ("web-1..3", "web-2", True),
-        ("web-1..3", "web-4", False),
-        ("web-1..3", "db-2", False),
-        ("db, web-2..3", "web-3", True),
-        ("db, web-2..3", "db", True),
-        ("1 CPU, 2 GPU", "web", False),
-    ],
-)
-def test_events_about_several_are_about_each_of_them(subject: str, id: str, expected: bool) -> None:
-    assert is_about(subject, id) is expected
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 8, 100])
-def test_the_last_number_is_found_by_few_questions(count: int) -> None:
-    asked = []
-
-    def fetch(after: int, limit: int) -> list[int]:
-        asked.append(after)
-        return list(range(1, count + 1))[after : after + limit]
-
-    assert last_number(fetch) == count
-    assert len(asked) <= 20
-
-
-def test_a_resource_of_which_there_is_none_is_not_used(desk: SimDesk) -> None:
+def test_a_resource_with_a_total_of_zero_is_not_used(desk: SimDesk) -> None:
     assert [use.resource for use in uses_of(desk.node("node-2"))] == ["CPU"]

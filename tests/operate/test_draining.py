@@ -1,4 +1,4 @@
-"""Waiting for a drained node: it is empty when nothing was seen on it for a while."""
+"""Waiting for a drained node: it is empty when nothing ran on it for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stead.operate.views import NodeView
 
 
 class Looked:
-    """A desk whose node is as the list says, and then stays as it was last; a look takes no time."""
+    """A desk that returns these views of its node one after the other, and then the last one again."""
 
     def __init__(self, *views: NodeView) -> None:
         self.views, self.looks = list(views), 0
@@ -31,7 +31,7 @@ def view(runs: int = 0, **available: float) -> NodeView:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that only sleeping moves."""
+    """A clock that only `sleep` advances."""
     now = [0.0]
     moved = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(draining, "time", moved)
@@ -42,23 +42,23 @@ def left(desk: Any, timeout_s: float | None) -> int:
     return draining.left_on(cast(Desk, desk), "n", timeout_s)
 
 
-def test_it_returns_when_the_node_was_empty_for_a_while(clock: list[float]) -> None:
+def test_it_returns_after_the_node_was_empty_for_a_while(clock: list[float]) -> None:
     assert left(Looked(view(2), view(1), view()), None) == 0
     assert clock[0] >= draining.EMPTY_S
 
 
-def test_what_is_not_listed_but_uses_the_node_counts() -> None:
+def test_unlisted_work_that_uses_the_node_counts() -> None:
     assert left(Looked(view(CPU=3.0)), 10.0) == 1
 
 
-def test_objects_do_not_keep_a_node_from_being_empty() -> None:
+def test_a_node_with_only_objects_is_empty() -> None:
     assert left(Looked(view(object_store_memory=40.0)), 10.0) == 0
 
 
-def test_a_gap_in_the_list_is_not_taken_for_the_end() -> None:
+def test_a_gap_in_the_list_does_not_end_the_wait() -> None:
     assert left(Looked(view(1), view(), view(1), view(3)), 10.0) == 3
 
 
-def test_after_the_timeout_it_says_how_many_are_left(clock: list[float]) -> None:
+def test_after_the_timeout_it_returns_how_many_are_left(clock: list[float]) -> None:
     assert left(Looked(view(5)), 10.0) == 5
     assert 10.0 <= clock[0] < 11.0

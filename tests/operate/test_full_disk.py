@@ -1,5 +1,5 @@
-"""A simulated cluster whose disk is full: a change is refused in one sentence and is not in force, what is written can
-be read, and all goes on by itself when there is room again."""
+"""A simulated cluster with a full disk: a change is refused in one sentence and not made, reads still work, and
+everything recovers when there is room again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from serving import simulated
 from stead.errors import Unwritable
+from stead.language.taints import Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.sim.desk import SimDesk
-from stead.taints import Taint
+from tests.serving import simulated
 
 SCENARIO = Path(__file__).parent.parent / "golden" / "served.yaml"
 MINE = NodeChange("cpu-1", (Taint("mine", "v" * 63),), for_s=60.0)

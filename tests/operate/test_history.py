@@ -1,4 +1,4 @@
-"""The past: every decision again, byte-equal, with the words it had then."""
+"""The past: every decision can be replayed, byte-equal, with the explanation it had then."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from serving import BEGAN, simulated
 from stead.codec import dumps
 from stead.engine.decisions import Placed, Refused, Waiting
+from stead.engine.explain.events import ids_of as about
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
-from stead.operate.history import about, replay_decision
+from stead.operate.history import replay_decision
 from stead.operate.snapshot import Query
-from stead.taints import Effect, Taint
+from tests.serving import BEGAN, simulated
 
 SCENARIO = Path(__file__).parent.parent / "golden" / "served.yaml"
 
 
-def test_every_decision_about_everybody_is_decided_again() -> None:
+def test_every_decision_about_every_ask_can_be_replayed() -> None:
     with simulated(SCENARIO) as desk:
         desk.change(NodeChange("cpu-1", (Taint("k", "v", Effect.NO_EXECUTE),)), Author("ann"))
         with Journal.reading(desk._journal_path) as journal:
@@ -35,7 +36,7 @@ def test_every_decision_about_everybody_is_decided_again() -> None:
                     assert found.explanation.id == id
 
 
-def test_the_explanation_is_the_one_of_then() -> None:
+def test_the_explanation_is_that_of_the_past_moment() -> None:
     with simulated(SCENARIO) as desk:
         assert not desk.why("render").fits
         free = desk.snapshot().find("012345").id
@@ -45,7 +46,7 @@ def test_the_explanation_is_the_one_of_then() -> None:
         assert "tainted gpu_node=true" in str(found.explanation)
 
 
-def test_a_moment_chooses_the_last_decision_before_it() -> None:
+def test_a_time_selects_the_last_decision_before_it() -> None:
     with simulated(SCENARIO) as desk:
         late = desk.replay("late")
         assert isinstance(late.decisions[-1], Refused)
@@ -58,14 +59,14 @@ def test_a_moment_chooses_the_last_decision_before_it() -> None:
             desk.replay("nobody")
 
 
-def test_progress_is_told_step_by_step() -> None:
+def test_progress_is_reported_step_by_step() -> None:
     with simulated(SCENARIO) as desk, Journal.reading(desk._journal_path) as journal:
         told: list[int] = []
         found = replay_decision(journal, "late", None, told.append)
         assert told == list(range(told[0], found.step))
 
 
-def test_a_journal_that_says_otherwise_is_not_believed(tmp_path: Path) -> None:
+def test_a_journal_that_differs_from_the_replay_is_refused(tmp_path: Path) -> None:
     with simulated(SCENARIO) as desk:
         (last,) = desk.work(Query(("id=cache",))).items
         with sqlite3.connect(desk._journal_path) as source, sqlite3.connect(tmp_path / "copy") as copy:

@@ -1,4 +1,4 @@
-"""One change of several nodes: one preview, one entry of the audit, one undo; on all of them or on none."""
+"""One change of several nodes: one preview, one audit entry, one undo; made on all of them or on none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving import simulated
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.labels import Labels
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
 from stead.operate.desk import carried_json
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.serving import simulated
 
 CLUSTER = """
 title: three
@@ -50,7 +50,7 @@ def test_is_one_entry_of_the_audit_with_every_node_before_and_after(desk: SimDes
     assert desk.verify() == 1
 
 
-def test_is_taken_back_as_one(desk: SimDesk) -> None:
+def test_is_undone_as_one(desk: SimDesk) -> None:
     before = taints(desk)
     number = desk.change(both(taints=(BLUE,)), ANN).entry.number
     assert taints(desk)["a"] == taints(desk)["b"] == ["team=blue"]
@@ -59,7 +59,7 @@ def test_is_taken_back_as_one(desk: SimDesk) -> None:
     assert taints(desk) == before
 
 
-def test_what_cannot_be_done_on_one_of_them_is_done_on_none(desk: SimDesk) -> None:
+def test_a_change_that_fails_on_one_node_is_made_on_none(desk: SimDesk) -> None:
     desk.change(NodeChange("a", (BLUE,)), ANN)
     with pytest.raises(Absent, match="node b has no taint team"):
         desk.change(both(untaints=(Removal("team"),)), ANN)
@@ -67,7 +67,7 @@ def test_what_cannot_be_done_on_one_of_them_is_done_on_none(desk: SimDesk) -> No
     assert len(desk.audit()) == 1
 
 
-def test_cannot_be_taken_back_once_one_of_them_was_changed_again(desk: SimDesk) -> None:
+def test_cannot_be_undone_once_one_of_them_was_changed_again(desk: SimDesk) -> None:
     number = desk.change(both(labels=Labels({"disk": "ssd"})), ANN).entry.number
     desk.change(NodeChange("b", labels=Labels({"disk": "hdd"})), ANN)
     with pytest.raises(Conflict, match="disk of node b was changed since"):
@@ -75,7 +75,7 @@ def test_cannot_be_taken_back_once_one_of_them_was_changed_again(desk: SimDesk) 
     assert desk.node("a").labels["disk"] == "ssd"
 
 
-def test_is_tried_as_one_so_that_work_does_not_move_from_one_to_the_other(desk: SimDesk) -> None:
+def test_is_previewed_as_one_so_that_work_does_not_move_between_the_nodes(desk: SimDesk) -> None:
     evict = Taint("off", "", Effect.NO_EXECUTE)
     alone = desk.blast(NodeChange("a", (evict,)))
     together = desk.blast(*both(taints=(evict,)))
@@ -83,7 +83,7 @@ def test_is_tried_as_one_so_that_work_does_not_move_from_one_to_the_other(desk: 
     assert sum(fate.count for fate in together.stranded) == 2
 
 
-def test_of_one_node_is_told_as_before_and_of_several_by_their_number(desk: SimDesk) -> None:
+def test_shows_the_name_of_one_node_or_the_number_of_several(desk: SimDesk) -> None:
     assert carried_json(desk.change(NodeChange("a", draining=True), ANN))["node"]["id"] == "a"
     told = carried_json(desk.change(both(draining=True), ANN))
     assert [node["id"] for node in told["nodes"]] == ["a", "b"]
@@ -91,5 +91,5 @@ def test_of_one_node_is_told_as_before_and_of_several_by_their_number(desk: SimD
 
 @pytest.mark.parametrize("changes", [[], ()])
 def test_of_no_node_is_refused(desk: SimDesk, changes: list[NodeChange]) -> None:
-    with pytest.raises(Invalid, match="no node is to be changed"):
+    with pytest.raises(Invalid, match="no node to change"):
         desk.change(changes, ANN)

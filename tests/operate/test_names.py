@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
-from stead.node import Node
+from stead.language.asks import Ask, Group
+from stead.language.nodes import Node
 from stead.operate.changes import Conflict
 from stead.operate.snapshot import Known, Snapshot
 
@@ -38,7 +38,7 @@ def snapshot() -> Snapshot:
         ("trainer", LONG),
         ("1ffa5a11158d", LONG),
         ("gang", "g"),
-        ("tune", "t-2"),  # of those that are alike, the first that waits
+        ("tune", "t-2"),  # of equal ones, the first that is waiting
         ("nobody", "nobody"),
     ],
 )
@@ -46,10 +46,10 @@ def test_by_its_id_the_beginning_of_it_or_its_name(snapshot: Snapshot, said: str
     assert snapshot.work_id(said) == meant
 
 
-def test_a_name_of_different_work_is_refused_with_the_ids(snapshot: Snapshot) -> None:
-    with pytest.raises(Conflict, match="'odd' matches 2 pieces of work: a, b; give one id"):
+def test_an_ambiguous_name_is_refused_with_the_ids(snapshot: Snapshot) -> None:
+    with pytest.raises(Conflict, match="'odd' matches 2 pieces of work: a, b; give the id of one"):
         snapshot.work_id("odd")
 
 
-def test_one_piece_is_shown_by_its_name(snapshot: Snapshot) -> None:
+def test_one_piece_is_found_by_its_name(snapshot: Snapshot) -> None:
     assert snapshot.one("trainer").id == LONG

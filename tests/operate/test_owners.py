@@ -1,4 +1,4 @@
-"""Whose work it is: owners by name, with what they use and wait for."""
+"""Owners of work by name, with what they use and wait for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
-from stead.node import Node
+from stead.language.asks import Ask, Group
+from stead.language.nodes import Node
 from stead.operate.changes import Absent, Conflict
 from stead.operate.snapshot import Known, KnownOwner, Query, Snapshot
 from stead.operate.views import OwnerView
@@ -17,7 +17,7 @@ from stead.operate.views import OwnerView
 
 @pytest.fixture
 def snapshot() -> Snapshot:
-    """Two jobs with one name, one with another, and a team of which only the id is known."""
+    """Two jobs with one name, one with another name, and a team with only an id."""
     engine = Engine()
     engine.apply(
         NodeJoined(Node.of("n", {"CPU": 4, "GPU": 1})),
@@ -45,7 +45,7 @@ def snapshot() -> Snapshot:
     return Snapshot(engine, 10.0, known, owners=owners, links={"job": "http://127.0.0.1:8265/#/jobs/{id}"})
 
 
-def test_all_of_them_those_with_the_most_work_first(snapshot: Snapshot) -> None:
+def test_owners_with_the_most_work_come_first(snapshot: Snapshot) -> None:
     found = snapshot.owners().items
     assert [(each.id, each.running, each.waiting, each.groups) for each in found] == [
         ("01", 2, 3, 0),
@@ -55,12 +55,12 @@ def test_all_of_them_those_with_the_most_work_first(snapshot: Snapshot) -> None:
     ]
 
 
-def test_one_of_them_with_what_it_uses_and_asks_for(snapshot: Snapshot) -> None:
+def test_an_owner_shows_what_it_uses_and_requests(snapshot: Snapshot) -> None:
     uses, asks_for = {"CPU": 1.5, "GPU": 1.0}, {"CPU": 24.0}
     assert snapshot.owner("train.py") == OwnerView("01", "job", "train.py", "running", 5.0, 2, 3, 0, uses, asks_for)
 
 
-def test_of_an_owner_that_the_cluster_does_not_know_the_id_is_all(snapshot: Snapshot) -> None:
+def test_an_unknown_owner_has_only_its_id(snapshot: Snapshot) -> None:
     found = snapshot.owner("team-blue")
     assert (found.kind, found.name, found.title, found.state, found.since) == ("owner", "", "team-blue", "", None)
 
@@ -69,17 +69,19 @@ def test_by_conditions(snapshot: Snapshot) -> None:
     assert [each.id for each in snapshot.owners(Query(("kind=job", "state!=ended"))).items] == ["01", "03"]
 
 
-def test_a_name_of_two_is_refused_with_the_ids(snapshot: Snapshot) -> None:
-    with pytest.raises(Conflict, match=r"'tune.py' is the name of 2 owners: 03, 02; give one id"):
+def test_a_name_of_two_owners_is_refused_with_the_ids(snapshot: Snapshot) -> None:
+    with pytest.raises(Conflict, match=r"'tune.py' matches 2 owners: 03, 02; give the id of one"):
         snapshot.owner("tune.py")
 
 
-def test_one_that_is_not_there_is_refused_with_one_that_is(snapshot: Snapshot) -> None:
-    with pytest.raises(Absent, match=r"nobody of the name 'trian.py' has work here .did you mean 'train.py'"):
+def test_an_unknown_owner_is_refused_with_a_similar_name(snapshot: Snapshot) -> None:
+    with pytest.raises(
+        Absent, match=r"there is no owner 'trian.py' with work in this cluster .did you mean 'train.py'"
+    ):
         snapshot.owner("trian.py")
 
 
-def test_work_and_groups_tell_the_name_of_their_owner(snapshot: Snapshot) -> None:
+def test_work_and_groups_show_the_name_of_their_owner(snapshot: Snapshot) -> None:
     assert [(each.owner, each.owner_title) for each in (snapshot.one("a"), snapshot.one("e"), snapshot.one("g-1"))] == [
         ("01", "train.py"),
         ("team-blue", "team-blue"),
@@ -105,7 +107,7 @@ def test_groups_too(snapshot: Snapshot) -> None:
     assert snapshot.groups(Query(("owner=train.py",))).items == ()
 
 
-def test_a_snapshot_that_travels_keeps_them(snapshot: Snapshot) -> None:
+def test_a_pickled_snapshot_keeps_them(snapshot: Snapshot) -> None:
     arrived = pickle.loads(pickle.dumps(snapshot))
     assert arrived.owners() == snapshot.owners()
     assert arrived.summary.links == {"job": "http://127.0.0.1:8265/#/jobs/{id}"}

@@ -1,18 +1,18 @@
-"""Pending work by kind: what counts as one kind, how long it waits, and the reasons."""
+"""Pending work by kind: what counts as one kind, how long it is pending, and the reasons."""
 
 from __future__ import annotations
 
 import pytest
 
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined
-from stead.node import Node
+from stead.language.asks import Ask, Group
+from stead.language.nodes import Node
+from stead.language.selectors import parse_selector
+from stead.language.taints import Taint
 from stead.operate import pending as module
 from stead.operate.pending import NOT_EXAMINED, Pending
 from stead.operate.snapshot import Known, Snapshot
-from stead.selectors import parse_selector
-from stead.taints import Taint
 
 NODES = (
     NodeJoined(Node.of("a", {"CPU": 4})),
@@ -36,7 +36,7 @@ class TestKinds:
         (kind,) = pending(*asks("web-1", "web-2", "web-3")).kinds
         assert (kind.name, kind.count, kind.example) == ("web", 3, "web-1")
 
-    def test_work_that_asks_for_something_else_is_another_kind(self) -> None:
+    def test_work_with_another_request_is_another_kind(self) -> None:
         found = pending(*asks("web-1"), *asks("web-2", cpus=32)).kinds
         assert [(kind.name, kind.count) for kind in found] == [("web", 1), ("web", 1)]
         assert found[0].id != found[1].id
@@ -54,9 +54,8 @@ class TestKinds:
         (kind,) = pending(GroupSubmitted(Group("ring", (members,)))).kinds
         assert (kind.name, kind.count) == ("ring", 3)
 
-    def test_work_that_has_a_place_and_hidden_work_are_not_pending(self) -> None:
-        known = {"other": Known("other", hidden=True)}
-        assert pending(*asks("small", cpus=1), *asks("other"), known=known).kinds == ()
+    def test_placed_work_is_not_pending(self) -> None:
+        assert pending(*asks("small", cpus=1)).kinds == ()
 
 
 KNOWN = {"web-1": Known(since=400.0), "web-2": Known(since=900.0, count=5), "web-3": Known()}
@@ -64,7 +63,7 @@ KNOWN = {"web-1": Known(since=400.0), "web-2": Known(since=900.0, count=5), "web
 
 class TestAges:
     @pytest.mark.parametrize(("seconds", "count"), [(0, 7), (60, 6), (100, 1), (599, 1), (600, 0), (10_000, 0)])
-    def test_every_piece_that_waited_longer_counts(self, seconds: int, count: int) -> None:
+    def test_every_piece_that_is_pending_for_longer_counts(self, seconds: int, count: int) -> None:
         assert pending(*asks(*KNOWN), known=KNOWN).longer_than(seconds) == count
 
     def test_a_kind_is_as_old_as_its_oldest_piece(self) -> None:
@@ -74,7 +73,7 @@ class TestAges:
 
 
 class TestReasons:
-    def test_are_those_of_the_engine_and_a_piece_counts_for_each(self) -> None:
+    def test_are_those_of_the_engine_and_a_piece_counts_for_each_of_them(self) -> None:
         gpu = AskSubmitted(Ask.of("render", {"GPU": 1}))
         typo = AskSubmitted(Ask.of("typo", {"CPU": 1}, parse_selector("zonee = a")))
         assert pending(gpu, typo).by_reason == {"lacks-label": 1, "never-fits": 1, "tainted": 1}
@@ -83,7 +82,7 @@ class TestReasons:
         members = tuple(Ask.of(f"pair/{number}", {"CPU": 3}) for number in range(2))
         assert pending(GroupSubmitted(Group("pair", (members,)))).by_reason.keys() <= {"other", "tainted"}
 
-    def test_of_very_many_kinds_the_rarest_are_not_examined(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_very_many_kinds_the_rarest_are_not_explained(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "EXPLAINED_MAX", 1)
         found = pending(*asks("rare", cpus=99), *asks("web-1", "web-2")).by_reason
         assert found == {"never-fits": 2, "tainted": 2, NOT_EXAMINED: 1}

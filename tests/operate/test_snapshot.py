@@ -1,4 +1,4 @@
-"""Lists: what is in them, what is left out, in which order, and that a page is a part of the whole."""
+"""Lists: their content, filters and order, and that a page is a slice of the whole list."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving import simulated
+from stead.engine.facts import NodeUsed
 from stead.errors import Invalid
+from stead.language.resources import Resources
+from stead.language.selectors import parse_selector
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.operate.snapshot import Known, Query, Snapshot
 from stead.operate.views import explanation_json, group_json, node_json, work_json
-from stead.selectors import parse_selector
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.serving import simulated
 
 SCENARIO = """
 nodes:
@@ -50,7 +52,7 @@ def ids(page: Any) -> list[str]:
 
 
 class TestNodes:
-    def test_come_in_the_order_in_which_people_count(self, snapshot: Snapshot) -> None:
+    def test_are_in_natural_order(self, snapshot: Snapshot) -> None:
         assert ids(snapshot.nodes()) == ["d", *(f"n-{number}" for number in range(1, 13)), "g-1", "g-2"]
 
     @pytest.mark.parametrize(
@@ -78,18 +80,18 @@ class TestNodes:
     @pytest.mark.parametrize(
         ("said", "words"),
         [
-            ("gpu", "is 2 nodes: g-1, g-2; give the id of one"),
+            ("gpu", "matches 2 nodes: g-1, g-2; give the id of one"),
             ("n-13", "there is no node 'n-13' in this cluster"),
             ("", "there is no node ''"),
         ],
     )
-    def test_are_not_guessed(self, snapshot: Snapshot, said: str, words: str) -> None:
+    def test_are_never_guessed(self, snapshot: Snapshot, said: str, words: str) -> None:
         with pytest.raises(Invalid, match=words):
             snapshot.find(said)
 
 
 class TestWork:
-    def test_that_waits_comes_first(self, snapshot: Snapshot) -> None:
+    def test_that_is_waiting_comes_first(self, snapshot: Snapshot) -> None:
         states = [view.state for view in snapshot.work().items]
         assert states == sorted(states, key=lambda state: state != "waiting")
         assert ids(snapshot.work())[:5] == ["stuck-1", "stuck-2", "stuck-3", "never-1", "never-2"]
@@ -123,7 +125,7 @@ class TestWork:
         for view in snapshot.nodes().items:
             assert snapshot.work(Query((f"node={view.id}",))).total == view.runs
 
-    def test_alone_is_what_the_list_says(self, snapshot: Snapshot) -> None:
+    def test_alone_is_the_same_as_in_the_list(self, snapshot: Snapshot) -> None:
         assert {view.id: view for view in snapshot.work().items} == {
             id: snapshot.one(id) for id in ids(snapshot.work())
         }
@@ -134,7 +136,7 @@ class TestWork:
 
 
 class TestGroups:
-    def test_that_wait_come_first(self, snapshot: Snapshot) -> None:
+    def test_that_are_waiting_come_first(self, snapshot: Snapshot) -> None:
         assert [(view.id, view.state) for view in snapshot.groups().items] == [("never", "waiting"), ("gang", "placed")]
 
     def test_are_filtered(self, snapshot: Snapshot) -> None:
@@ -145,7 +147,7 @@ class TestGroups:
 @pytest.mark.parametrize(
     "written", ["zone", "colour=red", "labels.zone", "taints.gpu=true", "=x", "!=x", "stat=waiting", "labels.=x.y"]
 )
-def test_a_filter_that_means_nothing_is_refused(snapshot: Snapshot, written: str) -> None:
+def test_an_invalid_filter_is_refused(snapshot: Snapshot, written: str) -> None:
     for ask in (snapshot.nodes, snapshot.work, snapshot.groups):
         try:
             found = ask(Query((written,)))
@@ -158,7 +160,7 @@ def test_a_filter_that_means_nothing_is_refused(snapshot: Snapshot, written: str
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(offset=st.integers(0, 40), limit=st.integers(1, 40), what=st.sampled_from(["nodes", "work", "groups"]))
-def test_a_page_is_a_part_of_the_whole(desk: SimDesk, offset: int, limit: int, what: str) -> None:
+def test_a_page_is_a_slice_of_the_whole_list(desk: SimDesk, offset: int, limit: int, what: str) -> None:
     ask: Callable[[Query], Any] = getattr(desk.snapshot(), what)
     whole, part = ask(Query(limit=100)), ask(Query(offset=offset, limit=limit))
     assert part.items == whole.items[offset : offset + limit]
@@ -166,18 +168,19 @@ def test_a_page_is_a_part_of_the_whole(desk: SimDesk, offset: int, limit: int, w
 
 
 @pytest.mark.parametrize(("offset", "limit"), [(-1, 1), (0, 0), (0, 10_001), (10**9 + 1, 1), (True, 1)])
-def test_a_page_that_there_cannot_be_is_refused(offset: int, limit: int) -> None:
+def test_an_impossible_page_is_refused(offset: int, limit: int) -> None:
     with pytest.raises(Invalid, match="must be a whole number"):
         Query(offset=offset, limit=limit)
 
 
-def test_what_is_in_use_by_somebody_unknown_is_no_work(desk: SimDesk) -> None:
-    known = {"web-1": Known(hidden=True), "web-2": Known(count=5), "stuck-1": Known(hidden=True)}
-    snapshot = Snapshot(desk.snapshot().engine, 0.0, known)
-    assert not {"web-1", "stuck-1"} & set(ids(snapshot.work()))
-    assert snapshot.summary.running == 24 - 1 + 4
-    assert snapshot.summary.waiting == 4
+def test_other_usage_is_not_listed_as_work_but_takes_room(desk: SimDesk) -> None:
+    engine = desk.snapshot().engine.fork()
+    engine.apply(NodeUsed("n-1", Resources.of({"CPU": 1})))
+    before, snapshot = desk.snapshot(), Snapshot(engine, 0.0, {"web-2": Known(count=5)})
+    assert ids(snapshot.work()) == ids(before.work())
+    assert snapshot.summary.running == 24 + 4
     assert sum(view.runs for view in snapshot.nodes().items) == snapshot.summary.running
+    assert snapshot.node("n-1").available["CPU"] == max(0.0, before.node("n-1").available["CPU"] - 1)
 
 
 def everything(snapshot: Snapshot) -> object:
@@ -203,17 +206,17 @@ def everything(snapshot: Snapshot) -> object:
     ],
     ids=lambda change: change.action,
 )
-def test_what_is_kept_from_the_snapshot_before_is_what_would_be_made_anew(change: NodeChange) -> None:
+def test_what_is_reused_from_the_previous_snapshot_equals_a_fresh_one(change: NodeChange) -> None:
     with simulated(SCENARIO) as desk:
-        everything(desk.snapshot())  # all its tables are made
+        everything(desk.snapshot())  # builds all its tables
         desk.change(change, Author("ann"))
         desk.change(NodeChange("n-2", (Taint("later"),)), Author("ann"))
         found = desk.snapshot()
-        anew = Snapshot(found.engine, found.at, desk._known, desk.ends(), desk._started, title=found.title)
-        assert everything(found) == everything(anew)
+        fresh = Snapshot(found.engine, found.at, desk._known, desk.ends(), desk._started, title=found.title)
+        assert everything(found) == everything(fresh)
 
 
-def test_a_change_of_words_keeps_the_rows_and_a_change_of_places_does_not() -> None:
+def test_a_change_that_moves_no_work_keeps_the_rows() -> None:
     with simulated(SCENARIO) as desk:
         rows = desk.snapshot().rows
         desk.change(NodeChange("n-1", (Taint("k", "v"),)), Author("ann"))
@@ -223,7 +226,7 @@ def test_a_change_of_words_keeps_the_rows_and_a_change_of_places_does_not() -> N
 
 
 class TestWhyWithManyReasons:
-    """Every node has a taint of its own, so there are as many reasons as nodes."""
+    """Every node has its own taint, so there are as many reasons as nodes."""
 
     NODES = 130
 
@@ -243,7 +246,7 @@ class TestWhyWithManyReasons:
 
     def test_an_event_names_twelve_too(self, desk_of_many: SimDesk) -> None:
         [event] = [event for event in desk_of_many.events(0, 1000) if event.subject == "w" and event.kind == "waiting"]
-        assert event.text.endswith("; 119 for 119 other reasons")
+        assert event.text.endswith("; 119 for 119 other reasons.")
 
     def test_an_answer_lists_a_hundred_and_counts_the_others(self, found: dict[str, Any]) -> None:
         [choice] = found["choices"]

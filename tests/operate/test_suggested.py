@@ -1,13 +1,13 @@
-"""The smallest change for waiting work, tried: it does what the explanation says."""
+"""The smallest change for pending work, tried: it does what the explanation says."""
 
 from __future__ import annotations
 
 import pytest
 
-from serving import simulated
 from stead.errors import Invalid
 from stead.operate.what_if import Difference
 from stead.sim.desk import SimDesk
+from tests.serving import simulated
 
 NODES = """
 nodes:
@@ -19,7 +19,7 @@ WORK = f"""{NODES}
 work:
   - {{id: web, count: 2, resources: {{CPU: 3}}, selector: disk = ssd}}
 """
-ALONE = {  # each waits for another reason; what is suggested, and what then starts
+ALONE = {  # each is pending for another reason: the suggestion, and what it would start
     "{id: one, resources: {GPU: 1}}": ("Tolerating gpu=true", {"one"}),
     "{id: one, resources: {CPU: 1}, selector: disk = hdd}": ("Allowing disk=ssd", {"one"}),
     "{id: one, resources: {CPU: 2}, selector: disk = ssd}": ("Freeing 1 CPU on cpu-1", {"one"}),
@@ -37,7 +37,7 @@ def started(found: Difference) -> set[str]:
 
 
 @pytest.mark.parametrize("work", ALONE)
-def test_what_would_be_enough_for_work_is_enough(work: str) -> None:
+def test_the_suggested_change_places_the_work(work: str) -> None:
     said, expected = ALONE[work]
     with simulated(f"{WORK}  - {work}\n") as desk:
         assert said in str(desk.why("one"))
@@ -47,14 +47,14 @@ def test_what_would_be_enough_for_work_is_enough(work: str) -> None:
         assert desk.one("one").state == "waiting", "nothing is changed"
 
 
-def test_a_node_that_is_drained_takes_work_again() -> None:
+def test_a_drained_node_is_uncordoned() -> None:
     work = "{id: one, resources: {TPU: 1}, selector: disk = tape}"
     with simulated(f"{WORK}  - {work}\n") as desk:
         assert "Uncordoning old" in str(desk.why("one"))
         assert started(tried(desk, "one")) == {"one"}
 
 
-def test_all_members_of_a_group_ask_for_less() -> None:
+def test_all_members_of_a_group_request_less() -> None:
     bundles = "bundles: [{resources: {CPU: 1}, selector: disk = hdd, count: 2}]"
     with simulated(f"{WORK}groups: [{{id: pair, {bundles}}}]") as desk:
         assert "Allowing disk=ssd" in str(desk.why("pair"))
@@ -65,11 +65,11 @@ def test_all_members_of_a_group_ask_for_less() -> None:
     ("id", "said"),
     [
         ("web-1", "changes[0].suggested: there is nothing to suggest for 'web-1': it has a place"),
-        ("wide", "changes[0].suggested: there is nothing to suggest for 'wide': it waits, but no small change"),
+        ("wide", "changes[0].suggested: there is nothing to suggest for 'wide': it is pending, but no small change"),
         ("nobody", "changes[0].suggested: "),
     ],
 )
-def test_what_has_no_smallest_change_is_refused(id: str, said: str) -> None:
+def test_work_without_a_smallest_change_is_refused(id: str, said: str) -> None:
     wide = "groups: [{id: wide, bundles: [{resources: {CPU: 4}, count: 2}], tolerations: all}]"
     with simulated(f"{WORK.replace('gpu, capacity: {CPU: 4', 'gpu, capacity: {CPU: 1')}{wide}") as desk:
         with pytest.raises(Invalid) as refused:
@@ -77,7 +77,7 @@ def test_what_has_no_smallest_change_is_refused(id: str, said: str) -> None:
         assert str(refused.value).startswith(said)
 
 
-def test_it_may_stand_beside_other_changes_but_alone_in_its_row() -> None:
+def test_it_can_be_combined_with_other_changes_but_not_in_one_row() -> None:
     work = "{id: one, resources: {CPU: 1}, selector: disk = hdd}"
     with simulated(f"{WORK}  - {work}\n") as desk:
         both = desk.what_if({"changes": [{"suggested": "one"}, {"leave": "cpu-1"}]})

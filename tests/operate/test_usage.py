@@ -1,4 +1,4 @@
-"""Use over time: what is stranded, the last day in memory and in a file, and a sampler that waits for nobody."""
+"""Usage over time: what is stranded, the last day in memory and in a file, and a sampler that never blocks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from stead.asks import Ask
 from stead.engine import Engine
 from stead.engine.facts import AskSubmitted, Fact, NodeJoined
-from stead.node import Node
+from stead.language.asks import Ask
+from stead.language.nodes import Node
+from stead.language.taints import Taint, Toleration
 from stead.operate import usage
 from stead.operate.snapshot import Snapshot
 from stead.operate.usage import DAY_S, KEPT, RESOURCES_MAX, History, Sample, Sampler, sample_json, sample_of, stranded
-from stead.taints import Taint, Toleration
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def snapshot(*facts: Fact) -> Snapshot:
@@ -58,20 +58,20 @@ class TestStranded:
             ([node("a", 8, 2), node("b", 8, 2), work("train", 1, 4)], 4.0),
         ],
         ids=[
-            "not where one more piece fits",
-            "not where no work is",
-            "not where nobody asks for it",
-            "beside a CPU that is full",
-            "behind a taint that nobody tolerates",
+            "not if one more piece fits",
+            "not without work",
+            "not if no work requests it",
+            "next to a full CPU",
+            "behind a taint that no work tolerates",
             "not behind a taint that the work tolerates",
             "on a drained node",
-            "two by two where all work asks for four",
+            "two by two if all work requests four",
         ],
     )
     def test_gpus_are_stranded(self, facts: list[Fact], gpus: float) -> None:
         assert stranded(snapshot(*facts)).get("GPU", 0.0) == gpus
 
-    def test_a_sample_has_all_of_it(self) -> None:
+    def test_a_sample_has_all_numbers(self) -> None:
         found = sample_of(snapshot(node("a", 1, 4), work("train", 1, 1), work("more", 1, 1)), 60.0)
         assert found == Sample(
             60.0, 1, 1, 1, {"CPU": 1.0, "GPU": 4.0}, {"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.0, "GPU": 3.0}
@@ -85,7 +85,7 @@ class TestStranded:
 
 
 class TestTheLastDay:
-    def test_is_all_that_is_kept(self) -> None:
+    def test_is_all_that_is_stored(self) -> None:
         history, now = History(), time.time()
         for number in range(2 * KEPT):
             history.add(sample(now + number, number))
@@ -93,13 +93,13 @@ class TestTheLastDay:
         assert (len(found), found[0].pending, found[-1].pending) == (KEPT, KEPT, 2 * KEPT - 1)
         assert [each.pending for each in history.samples(found[-2].at)] == [2 * KEPT - 1]
 
-    def test_does_not_hold_what_is_older(self) -> None:
+    def test_has_no_older_samples(self) -> None:
         history, now = History(), time.time()
         history.add(sample(now - DAY_S - 1))
         history.add(sample(now - DAY_S + 60))
         assert [each.at for each in history.samples()] == [now - DAY_S + 60]
 
-    def test_forgets_the_future_when_a_clock_was_set_back(self) -> None:
+    def test_drops_future_samples_when_the_clock_was_set_back(self) -> None:
         history, now = History(), time.time()
         for at in (now - 60, now + 300, now + 360, now):
             history.add(sample(at))
@@ -151,7 +151,7 @@ class TestTheFile:
             "\x00",
         ],
     )
-    def test_that_is_damaged_is_told_once_and_begins_anew(
+    def test_that_is_damaged_is_logged_once_and_started_again(
         self, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         path = tmp_path / "use-1.json"
@@ -170,9 +170,9 @@ class TestTheFile:
         assert History(tmp_path / "use-1.json").samples() == History(tmp_path / "use-2.json").samples() == []
         History(tmp_path / "use-1.json").add(sample(time.time()))
         assert not (tmp_path / "use-1.json").is_symlink()
-        assert len(json.loads(real.read_text())["samples"]) == 1, "what the link names is as it was"
+        assert len(json.loads(real.read_text())["samples"]) == 1, "the target of the link is unchanged"
 
-    def test_that_cannot_be_written_is_told_once_and_memory_goes_on(
+    def test_that_cannot_be_written_is_logged_once_and_memory_is_used(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         history = History(tmp_path / "nowhere" / "use-1.json")
@@ -181,7 +181,7 @@ class TestTheFile:
         assert len(history.samples()) == 2
         assert ["kept in memory only" in record.message for record in caplog.records] == [True]
 
-    def test_of_a_cluster_that_nobody_served_for_a_day_is_removed(self, tmp_path: Path) -> None:
+    def test_of_a_cluster_that_was_not_served_for_a_day_is_removed(self, tmp_path: Path) -> None:
         for name, age in (("use-old.json", DAY_S + 60), ("use-new.json", 60), ("tokens.json", 2 * DAY_S)):
             (tmp_path / name).write_text("{}")
             os.utime(tmp_path / name, (time.time() - age, time.time() - age))
@@ -193,17 +193,17 @@ class TestTheSampler:
     def test_takes_the_first_sample_at_once(self) -> None:
         taken = threading.Event()
 
-        class Told(History):
+        class Signalling(History):
             def add(self, sample: Sample) -> None:
                 super().add(sample)
                 taken.set()
 
-        history, found = Told(), snapshot(node("a", 8, 4))
+        history, found = Signalling(), snapshot(node("a", 8, 4))
         with Sampler(lambda: found, history).running():
             assert taken.wait(WAIT_S)
         assert [each.nodes for each in history.samples()] == [1]
 
-    def test_leaves_a_gap_where_the_cluster_does_not_answer(self) -> None:
+    def test_leaves_a_gap_when_the_cluster_does_not_answer(self) -> None:
         def fails() -> Snapshot:
             raise ConnectionError("gone")
 
@@ -218,7 +218,7 @@ class TestTheSampler:
         assert not Sampler(lambda: found, history).take()
         assert history.samples() == []
 
-    def test_a_cluster_that_hangs_holds_up_nobody(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cluster_that_hangs_blocks_nothing_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(usage, "END_S", 0.0)
         hangs, goes_on = threading.Event(), threading.Event()
 
@@ -235,4 +235,4 @@ class TestTheSampler:
         for thread in threading.enumerate():
             if thread.name == "stead-use":
                 thread.join(WAIT_S)
-        assert history.samples() == [], "what comes after the end is not kept"
+        assert history.samples() == [], "a sample after the shutdown is dropped"

@@ -1,1 +1,1 @@
-"""The service: the guard, the API and what it answers."""
+"""The service: the guard, the API and the pages."""

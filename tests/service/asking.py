@@ -1,4 +1,4 @@
-"""A service without a network: requests as they would arrive, down to headers that no client library would send."""
+"""A service without a network: raw requests, even with headers that no client library would send."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answered:
 
 
 class Changing:
-    """A desk in the place of another: the application stays, and each test has its own cluster, made when needed."""
+    """A replaceable desk: all tests share the application, and each test has its own cluster, created when needed."""
 
     def __init__(self) -> None:
         self.make: Callable[[], Desk] | None = None
@@ -50,7 +50,7 @@ class Changing:
 
 
 class Service:
-    """The whole application behind a guard of its own; `given` is for the guard."""
+    """The whole application behind its own guard; `given` is for the guard."""
 
     def __init__(self, app: App, desk: Changing, keys: Keys, runner: asyncio.Runner, **given: Any) -> None:
         self.desk, self.keys, self._runner = desk, keys, runner
@@ -77,7 +77,7 @@ class Service:
     def all_at_once(
         self, asked: list[tuple[str, str, Any, str]], going: threading.Event, refused: int
     ) -> list[Answered]:
-        """Requests (method, path, body, token) sent together; those that wait go on when so many were refused."""
+        """Requests (method, path, body, token) sent together; waiting ones continue after this many were refused."""
 
         async def send() -> list[Answered]:
             tasks = []

@@ -1,4 +1,4 @@
-"""A small simulated cluster whose time stands still, behind the whole service, without a network."""
+"""A small simulated cluster with a paused clock behind the whole service, without a network."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from service.asking import Changing, Service
-from serving import simulated
 from stead.errors import Invalid
 from stead.operate.desk import Desk
 from stead.service.app import create_inner
 from stead.service.guard import App, Limits
 from stead.service.keys import RAY_TOKEN, RAY_TOKEN_PATH, Keys
+from tests.service.asking import Changing, Service
+from tests.serving import simulated
 
 SCENARIO = Path(__file__).parent.parent / "golden" / "served.yaml"
 
@@ -33,13 +33,13 @@ def no_token_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def tokens_are_looked_up_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests do not wait until the service looks at its files again; those of `LOOK_S` set it themselves."""
+    """Tests do not wait until the service checks its files again; tests of `LOOK_S` set it themselves."""
     monkeypatch.setattr("stead.service.keys.LOOK_S", 0.0)
 
 
 @pytest.fixture(scope="session")
 def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Changing, Keys, asyncio.Runner]]:
-    """The application, made once: it costs more than all that one test asks of it."""
+    """The application, created once: this takes longer than the requests of a test."""
     desk, keys = Changing(), Keys(tmp_path_factory.mktemp("home"))
     with asyncio.Runner() as runner:
         yield cast(App, create_inner(cast(Desk, desk), keys)), desk, keys, runner
@@ -47,7 +47,7 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Chang
 
 @pytest.fixture
 def serve(inner: tuple[App, Changing, Keys, asyncio.Runner]) -> Iterator[Serve]:
-    """Makes a service over a cluster that is this test's own; `given` goes to the guard."""
+    """Creates a service with a new cluster for this test; `given` goes to the guard."""
     app, desk, keys, runner = inner
     (keys._folder / "tokens.json").unlink(missing_ok=True)
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def slow(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     going = threading.Event()
 
     def wait(*_: Any) -> Any:
-        going.wait(30)
+        going.wait(60)
         raise Invalid("too late")
 
     for name in ("summary", "lint"):

@@ -1,4 +1,4 @@
-"""Pages as a browser asks for them: forms that are sent, and what is read off a page."""
+"""Pages as a browser requests them: sending forms, and reading pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
-from service.asking import Answered, Service
+from tests.service.asking import Answered, Service
 
 FORM = ("content-type", "application/x-www-form-urlencoded")
 
@@ -18,14 +18,14 @@ def send(service: Service, path: str, fields: Sequence[tuple[str, str]], token: 
 
 
 def look(service: Service, path: str, token: str = "") -> str:
-    """The text of a page that is there."""
+    """The text of a page, which must exist."""
     answered = service.ask("GET", path, token=token)
     assert answered.status == 200, (path, answered.status, words_of(answered))
     return answered.body.decode()
 
 
 def words_of(answered: Answered | str) -> str:
-    """What a page says, without its markup."""
+    """The text of a page, without its markup."""
     text = answered if isinstance(answered, str) else answered.body.decode()
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
 

@@ -1,5 +1,5 @@
-"""Requests made from the OpenAPI document, good ones and bad ones: no answer is a mistake of the service, and every
-answer is as the document says. `make soak` sends 20,000.
+"""Requests generated from the OpenAPI document, valid and invalid ones: no answer is a server error, and every
+answer matches the document. `make soak` sends 20,000.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from service.conftest import SCENARIO
-from serving import Served, serving, simulated
 from stead.service.guard import Limits
+from tests.service.conftest import SCENARIO
+from tests.serving import Served, serving, simulated
 
 CASES = 20_000 if os.environ.get("STEAD_SOAK") == "1" else 500
 CHECKS = [
@@ -61,7 +61,7 @@ def session(served: Served) -> Iterator[requests.Session]:
 
 @pytest.fixture(scope="module")
 def schema(served: Served, session: requests.Session) -> BaseSchema:
-    return schemathesis.openapi.from_dict(session.get(f"{served.url}/openapi.json", timeout=30).json())
+    return schemathesis.openapi.from_dict(session.get(f"{served.url}/openapi.json", timeout=60).json())
 
 
 @pytest.mark.long

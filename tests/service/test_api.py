@@ -1,4 +1,4 @@
-"""The REST API: every route by its golden file and its schema, and what people do with it."""
+"""The REST API: every route by its golden file and its schema, and how people use it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from golden_files import assert_golden
-from service.asking import Answered, Service
-from service.test_every_route import inside
 from stead.codec import loads
 from stead.engine.decisions import Decision
+from stead.language.taints import Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.operate.desk import Unanswered
 from stead.service import schemas
 from stead.service.streams import STREAMS_MAX, Streams
-from stead.taints import Taint
+from tests.golden_files import assert_golden
+from tests.service.asking import Answered, Service
+from tests.service.test_every_route import inside
 
 LONG = "0123456789abcdef0123456789abcdef0123456789abcdef01234567"
 SPEC = {"work": [{"id": "new", "resources": {"GPU": 1}, "selector": "gpu_type = A100"}]}
@@ -75,7 +75,7 @@ GOLDEN: list[tuple[str, str, str, Any, Any]] = [  # file, method, path, body, ty
 
 
 def masked(found: Answered) -> str:
-    """What is another one every time: the request's number, and the hash that is made of it too."""
+    """Without what differs every time: the request id, and the hash that contains it."""
     text = json.dumps(found.json, indent=1, sort_keys=True) + "\n"
     return re.sub(r'"(hash|request)": "[0-9a-f]+"', r'"\1": "..."', text)
 
@@ -118,7 +118,7 @@ class TestGoldenFiles:
                 assert any(method.upper() == each and pattern.fullmatch(to) for each, to in asked), (method, path)
 
 
-class TestTheSeedsRoutes:
+class TestTaintRoutes:
     def test_set_and_remove_taints_by_a_map(self, service: Service) -> None:
         def taints() -> dict[str, str]:
             return {each["key"]: each["value"] for each in service.ask("GET", "/nodes/cpu-1").json["taints"]}
@@ -130,7 +130,7 @@ class TestTheSeedsRoutes:
         refused = service.do("DELETE", "/nodes/taints/cpu-1", {"gpu_node": "true"})
         assert (refused.status, refused.error) == (
             404,
-            "node cpu-1 has no taint gpu_node=true; it has b, gpu_node=false",
+            "node cpu-one has no taint gpu_node=true; it has b, gpu_node=false",
         )
         assert service.do("DELETE", "/nodes/taints/cpu-1", {"gpu_node": "false"}).status == 200
         assert taints() == {"b": ""}
@@ -159,7 +159,7 @@ class TestTheSeedsRoutes:
             (b'{"a": ' + b"9" * 5000 + b"}", 400),
         ],
     )
-    def test_say_in_one_sentence_what_is_wrong(self, service: Service, body: Any, status: int) -> None:
+    def test_report_errors_in_one_sentence(self, service: Service, body: Any, status: int) -> None:
         for method in ("POST", "DELETE"):
             found = service.do(method, "/nodes/taints/cpu-1", body)
             assert found.status in (status, 422 if status == 400 else 400), found.body
@@ -200,7 +200,7 @@ class TestOnePatch:
         assert service.ask("GET", "/nodes").json == before
         assert service.ask("GET", "/audit").json == {"items": [], "verified": 0}
 
-    def test_changes_nothing_when_it_is_only_tried(self, service: Service) -> None:
+    def test_changes_nothing_in_a_dry_run(self, service: Service) -> None:
         before = service.ask("GET", "/nodes").json
         found = service.do("PATCH", "/nodes/cpu-1", {"draining": True, "evict": True, "dry_run": True})
         assert found.json["difference"]["moved"] or found.json["difference"]["stranded"]
@@ -223,12 +223,12 @@ class TestQuestions:
             ("/nodes?offset=-1", 422),
             ("/nodes?" + "&".join(["filter=id=a"] * 21), 422),
             ("/nodes?filter=" + "x" * 1001, 422),
-            ("/events?after=-1", 422),
+            ("/events?after=last", 422),
             ("/replay?at=nan", 422),
             ("/nowhere", 404),
         ],
     )
-    def test_that_make_no_sense_are_answered_in_one_sentence(self, service: Service, path: str, status: int) -> None:
+    def test_that_are_invalid_are_answered_in_one_sentence(self, service: Service, path: str, status: int) -> None:
         found = service.ask("GET", path)
         assert (found.status, "\n" in found.error) == (status, False)
 
@@ -238,17 +238,17 @@ class TestQuestions:
         service.ask("POST", path, SPEC)
         assert [service.ask("GET", each).body for each in ("/nodes", "/asks", "/events", "/audit", "/groups")] == before
 
-    def test_about_the_past_tell_decisions_that_can_be_read_again(self, service: Service) -> None:
+    def test_about_the_past_return_decisions_that_can_be_parsed(self, service: Service) -> None:
         found = service.ask("GET", "/replay?ask=web-1").json
         assert loads(json.dumps(found["decisions"]), tuple[Decision, ...])
 
-    def test_text_that_no_utf8_can_write_comes_back_as_it_came(self, service: Service) -> None:
+    def test_text_that_is_not_valid_utf8_survives(self, service: Service) -> None:
         found = service.ask("POST", "/why", b'{"work": [{"id": "\\ud800", "resources": {"CPU": 1}}]}')
         assert found.status == 200
         assert found.json["items"][0]["id"] == "\ud800"
 
     @pytest.mark.parametrize("error", [Unanswered("it is silent"), TimeoutError(), ConnectionResetError()], ids=repr)
-    def test_a_cluster_that_does_not_answer_is_no_mistake_of_who_asks(
+    def test_a_cluster_that_does_not_answer_is_503(
         self, service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception
     ) -> None:
         def silent(*_: Any) -> None:
@@ -259,19 +259,19 @@ class TestQuestions:
         assert service.ask("GET", "/status").status == 503
         assert service.do("POST", "/nodes/drain/cpu-1").status == 503
 
-    def test_a_mistake_of_the_service_is_told_without_its_inside(
+    def test_an_error_in_the_service_is_500_without_details(
         self, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(*_: Any) -> None:
             raise RuntimeError("a secret")
 
         monkeypatch.setattr("stead.operate.desk.LocalDesk.summary", broken)
-        with pytest.raises(RuntimeError):  # for the log; the answer is sent before
+        with pytest.raises(RuntimeError):  # for the log; the answer was already sent
             service.ask("GET", "/status")
 
 
 class TestTheReferencePage:
-    def test_names_every_route_and_loads_nothing_from_elsewhere(self, service: Service) -> None:
+    def test_lists_every_route_and_loads_nothing_from_other_sites(self, service: Service) -> None:
         page = service.ask("GET", "/docs").body.decode()
         for path, methods in inside(service).openapi()["paths"].items():
             for method in methods:
@@ -281,7 +281,7 @@ class TestTheReferencePage:
 
 
 class TestStreams:
-    def test_tell_what_was_and_then_what_comes(self, service: Service) -> None:
+    def test_send_old_events_and_then_new_ones(self, service: Service) -> None:
         desk: Any = service.desk
 
         async def listen() -> list[str]:
@@ -292,7 +292,7 @@ class TestStreams:
             async with asyncio.timeout(30):
                 async for piece in stream:
                     told.append(piece)
-                    if len(told) == 2:  # the greeting, and the last event there was
+                    if len(told) == 2:  # the greeting, and the last old event
                         await asyncio.to_thread(service_change, desk)
                     if "tainted" in piece and len(told) > 2:
                         break
@@ -304,7 +304,7 @@ class TestStreams:
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert all(piece.endswith("\n\n") for piece in told)
 
-    def test_are_so_many_and_no_more(self, service: Service) -> None:
+    def test_are_limited_in_number(self, service: Service) -> None:
         desk: Any = service.desk
 
         async def listen() -> list[str]:

@@ -1,7 +1,7 @@
-"""Every method of every route, from the OpenAPI document and from the application itself: none can be forgotten.
+"""Every method of every route, from the OpenAPI document and from the application itself, so that none is forgotten.
 
-Rule: the lists of what needs no token are written here once more, by hand, so that a new route is closed until somebody
-opens it in two places.
+Rule: the lists of what needs no token are repeated here, so that a new route is closed until it is opened in two
+places.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import Mount, Route
 
-from service.asking import HERE, ORIGIN, Answered, Service
-from service.conftest import Serve
 from stead.service.guard import Guard, Limits
+from tests.service.asking import HERE, ORIGIN, Answered, Service
+from tests.service.conftest import Serve
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND")
 SAFE = {"GET", "HEAD", "OPTIONS"}
@@ -32,7 +32,7 @@ def inside(service: Service) -> FastAPI:
 
 
 def templates(service: Service) -> dict[str, set[str]]:
-    """Path -> its methods: what the document lists and what the application would route."""
+    """Path -> its methods: from the document and from the application."""
     app = inside(service)
     found: dict[str, set[str]] = {}
     for path, methods in app.openapi()["paths"].items():
@@ -43,7 +43,7 @@ def templates(service: Service) -> dict[str, set[str]]:
 
 
 def routed(app: FastAPI) -> Iterator[tuple[str, set[str]]]:
-    """What the router itself would take, whether a document lists it or not."""
+    """The routes of the router itself, documented or not."""
     waiting = [("", route) for route in app.router.routes]
     while waiting:
         prefix, route = waiting.pop()
@@ -76,7 +76,7 @@ def is_question(method: str, path: str) -> bool:
 
 
 def is_kept_out(found: Answered) -> bool:
-    """By the guard; that a login without a token fails is the page's own answer."""
+    """Refused by the guard; a failed sign-in is the page's own answer."""
     return found.status == 401 and found.headers.get("www-authenticate") == "Bearer"
 
 
@@ -102,7 +102,7 @@ def test_the_document_and_the_pages_are_all_walked(closed: Service) -> None:
     assert len(found) > 30
 
 
-def test_without_a_token_nothing_is_let_in_that_is_not_open(closed: Service) -> None:
+def test_without_a_token_only_open_routes_are_answered(closed: Service) -> None:
     before = state(closed)
     for method, path in requests(closed):
         found = closed.ask(method, path)
@@ -110,7 +110,7 @@ def test_without_a_token_nothing_is_let_in_that_is_not_open(closed: Service) -> 
     assert state(closed) == before
 
 
-def test_on_loopback_only_questions_are_let_in_without_a_token(serve: Serve) -> None:
+def test_on_loopback_only_questions_are_answered_without_a_token(serve: Serve) -> None:
     service = serve(limits=NO_LIMITS)
     before = state(service)
     for method, path in requests(service):
@@ -155,13 +155,13 @@ def test_a_page_of_another_site_sends_nothing_that_is_not_safe(closed: Service, 
 
 
 @pytest.mark.parametrize("host", ["evil.example", f"evil.example:{HERE.partition(':')[2]}", None])
-def test_under_another_name_nothing_is_answered(closed: Service, host: str | None) -> None:
+def test_an_unknown_host_name_is_refused(closed: Service, host: str | None) -> None:
     before = state(closed)
     for method, path in requests(closed):
         assert closed.ask(method, path, token=closed.token, host=host).status == 403, (method, path)
     assert state(closed) == before
 
 
-def test_nothing_breaks_whatever_an_operator_sends_without_a_body(closed: Service) -> None:
+def test_no_request_without_a_body_is_a_server_error(closed: Service) -> None:
     for method, path in requests(closed):
         assert closed.do(method, path).status < 500, (method, path)

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from service.asking import HERE, ORIGIN, Service
-from service.conftest import Serve, Slow
 from stead.operate.origins import is_loopback
 from stead.service.guard import Limits
 from stead.service.keys import COOKIE
+from tests.service.asking import HERE, ORIGIN, Service
+from tests.service.conftest import Serve, Slow
 
 TAINT = ("POST", "/nodes/taints/cpu-1", {"gpu_node": "true"})
 FOREIGN = ("http://evil.example", "null", "http://127.0.0.1:9999", "https://127.0.0.1", "http://localhost:8625", "")
@@ -35,7 +35,7 @@ class TestATokenIsNeeded:
         assert service.do(*TAINT).status == 200
         assert taints(service) == ["gpu_node"]
 
-    def test_a_viewer_may_look_but_not_change(self, serve: Serve) -> None:
+    def test_a_viewer_can_read_but_not_change(self, serve: Serve) -> None:
         service = serve(open_reads=False)
         viewer = service.keys.give("viewer", "eve")
         assert service.ask("GET", "/nodes", token=viewer).status == 200
@@ -45,13 +45,13 @@ class TestATokenIsNeeded:
             "the token of 'eve' is a viewer's; a change needs an operator's",
         )
 
-    def test_a_token_that_was_taken_back_is_refused_at_once(self, service: Service) -> None:
+    def test_a_revoked_token_is_refused_at_once(self, service: Service) -> None:
         token = service.keys.give("operator", "ann")
         assert service.ask(*TAINT, token=token).status == 200
         service.keys.take_back("ann")
         assert service.ask("DELETE", *TAINT[1:], token=token).status == 401
 
-    def test_elsewhere_than_on_loopback_for_every_question_too(self, serve: Serve) -> None:
+    def test_on_other_addresses_than_loopback_for_every_question_too(self, serve: Serve) -> None:
         service = serve(open_reads=False)
         for path in ("/nodes", "/status", "/metrics", "/openapi.json", "/docs", "/audit"):
             assert service.ask("GET", path).status == 401, path
@@ -59,12 +59,12 @@ class TestATokenIsNeeded:
         assert service.ask("POST", "/what-if", {}).status == 401
         assert service.ask("GET", "/healthz").status == 200
 
-    def test_a_wrong_token_is_no_visitor_without_one(self, service: Service) -> None:
+    def test_a_wrong_token_does_not_count_as_no_token(self, service: Service) -> None:
         assert service.ask("GET", "/nodes").status == 200
         assert service.ask("GET", "/nodes", token="wrong").status == 401
 
     @pytest.mark.parametrize("path", ["/nodes?token={}", "/nodes/taints/cpu-1?token={}", "/login?token={}"])
-    def test_in_the_address_it_counts_for_nothing(self, serve: Serve, path: str) -> None:
+    def test_in_the_url_it_is_ignored(self, serve: Serve, path: str) -> None:
         service = serve(open_reads=False)
         assert service.ask("PATCH", path.format(service.token), {}).status in (401, 405)
 
@@ -102,7 +102,9 @@ class TestTheHost:
         ],
     )
     @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST", "DELETE", "PATCH", "TRACE"])
-    def test_another_name_is_refused_on_every_request(self, service: Service, method: str, host: str | None) -> None:
+    def test_another_host_name_is_refused_on_every_request(
+        self, service: Service, method: str, host: str | None
+    ) -> None:
         for path in ("/nodes", "/healthz", "/login", "/static/x", "/nowhere"):
             assert service.ask(method, path, token=service.token, host=host).status == 403, path
 
@@ -112,7 +114,7 @@ class TestTheHost:
     def test_loopback_by_any_port_is_accepted(self, service: Service, host: str) -> None:
         assert service.ask("GET", "/nodes", host=host).status == 200
 
-    def test_a_name_that_was_allowed_is_accepted(self, serve: Serve) -> None:
+    def test_an_allowed_host_name_is_accepted(self, serve: Serve) -> None:
         service = serve(hosts=["Stead.Example"])
         assert service.ask("GET", "/nodes", host="stead.example:443").status == 200
         assert service.ask("GET", "/nodes", host="other.example").status == 403
@@ -124,7 +126,7 @@ class TestTheHost:
         for name in ("x-forwarded-host", "x-host", "forwarded", "x-original-url"):
             assert service.ask("GET", "/nodes", host="evil.example", headers=[(name, HERE)]).status == 403
 
-    def test_is_loopback_takes_no_name_for_an_address(self) -> None:
+    def test_is_loopback_accepts_only_localhost_as_a_name(self) -> None:
         assert [is_loopback(name) for name in ("localhost", "::1", "127.0.0.1", "127.1", "lo", "")] == [
             True,
             True,
@@ -144,22 +146,22 @@ class TestThePageOfAnotherSite:
         assert not taints(service)
 
     @pytest.mark.parametrize("site", ["cross-site", "same-site", "CROSS-SITE", "other", ""])
-    def test_is_known_by_what_the_browser_says_of_it(self, service: Service, site: str) -> None:
+    def test_is_recognised_by_the_headers_of_the_browser(self, service: Service, site: str) -> None:
         assert service.ask(*TAINT, service.token, [("sec-fetch-site", site)]).status == 403
 
     @pytest.mark.parametrize("path", ["/what-if", "/why", "/lint", "/login", "/logout"])
-    def test_may_not_even_ask_or_log_somebody_in(self, service: Service, path: str) -> None:
+    def test_may_not_even_ask_or_sign_in(self, service: Service, path: str) -> None:
         assert service.ask("POST", path, {}, headers=[("origin", "http://evil.example")]).status == 403
 
     def test_two_origins_are_refused(self, service: Service) -> None:
         headers = [("origin", ORIGIN), ("origin", "http://evil.example")]
         assert service.ask(*TAINT, service.token, headers).status == 400
 
-    def test_the_own_page_may(self, service: Service) -> None:
+    def test_a_page_of_this_service_may_send_changes(self, service: Service) -> None:
         own = [("origin", ORIGIN), ("sec-fetch-site", "same-origin")]
         assert service.ask(*TAINT, service.token, own).status == 200
 
-    def test_no_answer_lets_others_read_it(self, service: Service) -> None:
+    def test_no_answer_can_be_read_by_other_sites(self, service: Service) -> None:
         found = service.ask("GET", "/nodes", headers=[("origin", "http://evil.example")])
         assert not [name for name in found.headers if name.startswith("access-control")]
         assert found.headers["cross-origin-resource-policy"] == "same-origin"
@@ -172,11 +174,11 @@ class TestACookie:
         assert made is not None
         return made.partition(";")[0]
 
-    def test_lets_somebody_look_where_a_token_is_needed(self, serve: Serve) -> None:
+    def test_is_enough_to_read_where_a_token_is_required(self, serve: Serve) -> None:
         service = serve(open_reads=False)
         assert service.ask("GET", "/nodes", headers=[("cookie", self.cookie(service))]).status == 200
 
-    def test_changes_only_from_an_own_page(self, service: Service) -> None:
+    def test_is_enough_to_change_only_from_a_page_of_this_service(self, service: Service) -> None:
         cookie = ("cookie", self.cookie(service))
         refused = service.ask(*TAINT, headers=[cookie])
         assert (refused.status, refused.error) == (403, "a change by cookie must come from a page of this service")
@@ -192,7 +194,7 @@ class TestACookie:
         "spoiled",
         ["{}x", "1{}", "{}; {name}=1.2", "{name}=", "{name}=9999999999.", "{name}=²³.x", "{name}=1e9.x", "other{}"],
     )
-    def test_that_was_touched_is_none(self, serve: Serve, spoiled: str) -> None:
+    def test_that_was_modified_is_refused(self, serve: Serve, spoiled: str) -> None:
         service = serve(open_reads=False)
         value = spoiled.format(self.cookie(service), name=COOKIE)
         assert service.ask("GET", "/nodes", headers=[("cookie", value)]).status == 401
@@ -202,7 +204,7 @@ class TestACookie:
         assert service.token not in self.cookie(service)
         assert service.ask("GET", "/nodes", headers=[("cookie", f"{COOKIE}={service.token}")]).status == 401
 
-    def test_counts_for_nothing_beside_a_wrong_token(self, serve: Serve) -> None:
+    def test_is_ignored_beside_a_wrong_token(self, serve: Serve) -> None:
         service = serve(open_reads=False)
         headers = [("cookie", self.cookie(service))]
         assert service.ask("GET", "/nodes", token="wrong", headers=headers).status == 401
@@ -228,19 +230,19 @@ class TestLimits:
         ):
             assert service.do(method, path, body).status == 422, path
 
-    def test_too_many_requests_are_told_when_to_come_back(self, serve: Serve) -> None:
+    def test_too_many_requests_get_a_retry_after(self, serve: Serve) -> None:
         service = serve(limits=Limits(reads=1, burst=2))
         assert [service.ask("GET", "/healthz").status for _ in range(3)] == [200, 200, 429]
         refused = service.ask("GET", "/healthz")
         assert int(refused.headers["retry-after"]) >= 1
-        assert refused.error == "too many requests; try again later"
+        assert refused.error == "too many requests; retry later"
 
-    def test_writes_are_counted_apart(self, serve: Serve) -> None:
+    def test_writes_are_counted_separately(self, serve: Serve) -> None:
         service = serve(limits=Limits(writes=1, burst=1))
         assert [service.do(*TAINT).status for _ in range(2)] == [200, 429]
         assert service.do("GET", "/nodes").status == 200
 
-    def test_who_has_no_token_does_not_use_up_the_share_of_who_has_one(self, serve: Serve) -> None:
+    def test_requests_without_a_token_do_not_use_up_the_share_of_a_token(self, serve: Serve) -> None:
         service = serve(limits=Limits(reads=1, writes=1, burst=1))
         for _ in range(3):
             service.ask("GET", "/nodes")
@@ -249,17 +251,17 @@ class TestLimits:
         assert service.do("GET", "/nodes").status == 200
         assert service.do(*TAINT).status == 200
 
-    def test_wrong_tokens_are_soon_not_looked_at(self, serve: Serve) -> None:
+    def test_wrong_tokens_are_limited(self, serve: Serve) -> None:
         service = serve(limits=Limits(wrong=1, burst=3))
         assert [service.ask("GET", "/nodes", token="wrong").status for _ in range(4)] == [401, 401, 401, 429]
         assert service.do("GET", "/nodes").status == 200
         assert service.ask("GET", "/nodes", token="wrong", client="127.0.0.2").status == 401
 
-    def test_logging_in_is_a_try_too(self, serve: Serve) -> None:
+    def test_a_failed_sign_in_counts_as_a_wrong_token(self, serve: Serve) -> None:
         service = serve(limits=Limits(wrong=1, burst=3))
         assert [service.ask("POST", "/login", b"token=x").status == 429 for _ in range(4)] == [False] * 3 + [True]
 
-    def test_a_header_of_a_proxy_makes_nobody_another_client(self, serve: Serve) -> None:
+    def test_a_proxy_header_does_not_change_the_client(self, serve: Serve) -> None:
         service = serve(limits=Limits(reads=1, burst=1))
         found = [
             service.ask("GET", "/healthz", headers=[("x-forwarded-for", f"10.0.0.{number}")]).status
@@ -267,7 +269,7 @@ class TestLimits:
         ]
         assert found == [200, 429]
 
-    def test_what_is_known_of_clients_is_bounded(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_memory_for_clients_is_bounded(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("stead.service.guard.CLIENTS_MAX", 10)
         service = serve()
         for number in range(50):
@@ -284,7 +286,7 @@ class TestManyAtOnce:
         assert sorted(each.status for each in found) == [400] * 4 + [429] * 2
         assert {each.headers["retry-after"] for each in found if each.status == 429} == {"1"}
 
-    def test_do_not_keep_out_who_has_a_token(self, slow: Slow) -> None:
+    def test_do_not_block_requests_with_a_token(self, slow: Slow) -> None:
         service, going = slow
         asked = [("GET", "/status", None, "")] * 6 + [("GET", "/status", None, service.token)]
         assert [each.status for each in service.all_at_once(asked, going, refused=2)][-1] == 400
@@ -296,7 +298,7 @@ class TestManyAtOnce:
         assert [each.status for each in found].count(429) == 1
         assert found[-1].status == 200
 
-    def test_leave_their_places_again(self, slow: Slow) -> None:
+    def test_release_their_places(self, slow: Slow) -> None:
         service, going = slow
         going.set()
         for _ in range(3):
@@ -327,20 +329,20 @@ class TestWaysAround:
             "*",
         ],
     )
-    def test_no_other_spelling_of_a_path_needs_less(self, service: Service, path: str) -> None:
+    def test_no_other_spelling_of_a_path_needs_fewer_rights(self, service: Service, path: str) -> None:
         for method in ("POST", "DELETE", "PATCH", "PUT"):
             assert service.ask(method, path, TAINT[2]).status == 401, method
             assert service.ask(method, path, TAINT[2], token=service.keys.give("viewer", "eve")).status == 403
         assert not taints(service)
 
     @pytest.mark.parametrize("name", ["x-http-method-override", "x-http-method", "x-method-override"])
-    def test_no_header_makes_a_harmless_request_another(self, service: Service, name: str) -> None:
+    def test_no_header_changes_the_method_of_a_request(self, service: Service, name: str) -> None:
         service.ask("GET", TAINT[1], TAINT[2], headers=[(name, "POST")])
         service.ask("POST", "/what-if", {}, headers=[(name, "DELETE")])
         assert not taints(service)
 
     @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "PUT", "get", "POST ", "FOO"])
-    def test_what_is_not_known_to_be_safe_needs_a_token(self, service: Service, method: str) -> None:
+    def test_an_unknown_method_needs_a_token(self, service: Service, method: str) -> None:
         assert service.ask(method, "/nodes").status == 401
         assert service.do(method, "/nodes").status == 405
 
@@ -349,7 +351,7 @@ class TestWaysAround:
         for path in ("/nodes/taints/cpu-1", "/nodes/drain/cpu-1", "/audit/1/undo"):
             assert service.ask(method, path).status == 405
 
-    def test_a_question_is_one_by_its_method_too(self, service: Service) -> None:
+    def test_a_question_depends_on_its_method_too(self, service: Service) -> None:
         assert service.ask("DELETE", "/what-if", {}).status == 401
         assert service.ask("PUT", "/lint", {}).status == 401
 
@@ -358,17 +360,17 @@ class TestPages:
     HTML = (("accept", "text/html,application/xhtml+xml"),)
 
     @pytest.mark.parametrize("path", ["/", "/ui/", "/ui/nodes/x", "/docs", "/ui"])
-    def test_who_must_log_in_first_is_sent_there(self, serve: Serve, path: str) -> None:
+    def test_a_browser_is_redirected_to_the_sign_in(self, serve: Serve, path: str) -> None:
         found = serve(open_reads=False).ask("GET", path, headers=self.HTML)
         assert (found.status, found.headers["location"]) == (303, f"/login?next={path}")
 
-    def test_but_no_program_is(self, serve: Serve) -> None:
+    def test_a_program_is_not_redirected(self, serve: Serve) -> None:
         service = serve(open_reads=False)
         assert service.ask("GET", "/ui/").status == 401
         assert service.ask("GET", "/nodes", headers=self.HTML).status == 401
         assert service.ask("POST", "/ui/do/taint", {}, headers=self.HTML).status == 401
 
-    def test_what_a_page_asks_needs_what_a_question_needs(self, serve: Serve) -> None:
+    def test_a_question_by_page_needs_the_same_rights_as_by_api(self, serve: Serve) -> None:
         open_to_all, closed = serve(), serve(open_reads=False)
         assert open_to_all.ask("POST", "/ui/ask/nothing", {}).status in (404, 405)
         assert closed.ask("POST", "/ui/ask/nothing", {}).status == 401
@@ -392,7 +394,7 @@ class TestEveryAnswer:
         assert headers["cache-control"] == "no-store"
         assert re.fullmatch("[0-9a-f]{16}", headers["x-request-id"])
 
-    def test_has_a_number_of_its_own_that_the_audit_knows(self, service: Service) -> None:
+    def test_has_a_request_id_that_the_audit_shows(self, service: Service) -> None:
         made = service.do(*TAINT)
         assert made.json["audit"]["request"] == made.headers["x-request-id"]
         assert service.do("GET", "/nodes").headers["x-request-id"] != made.headers["x-request-id"]

@@ -1,4 +1,4 @@
-"""Where tokens are kept: a folder and files that only their owner can change, or none at all."""
+"""Where tokens are stored: a folder and files that only their owner can change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stead.service.keys import Keys, home
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that STEAD_HOME names, with an operator's token and one of somebody else in it."""
+    """The folder that STEAD_HOME names, with an operator's token and one other token."""
     path = tmp_path / "home"
     monkeypatch.setenv("STEAD_HOME", str(path))
     Keys().operator_token()
@@ -43,7 +43,7 @@ class TestTheFolder:
     @pytest.mark.parametrize("mode", [0o770, 0o777, 0o702, 0o1777])
     def test_that_others_can_change_is_refused(self, folder: Path, mode: int) -> None:
         folder.chmod(mode)
-        with pytest.raises(Invalid, match=f"can be changed by others; close it first: chmod 700 {folder}$"):
+        with pytest.raises(Invalid, match=f"can be changed by others; restrict it first: chmod 700 {folder}$"):
             home()
 
     def test_that_is_a_symbolic_link_is_refused(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ class TestTheFolder:
         with pytest.raises(Invalid, match="belongs to another user; make it yours: chown"):
             home()
 
-    def test_that_others_can_change_later_closes_a_service_that_runs(self, folder: Path) -> None:
+    def test_that_others_can_change_later_stops_a_running_service(self, folder: Path) -> None:
         keys = Keys()
         token = keys.operator_token()
         assert keys.of(token) is not None
@@ -72,7 +72,7 @@ class TestTheFolder:
         with pytest.raises(Invalid, match="chmod 700"):
             keys.of(token)
 
-    def test_that_is_swapped_for_a_link_later_is_refused(self, folder: Path) -> None:
+    def test_that_is_replaced_by_a_link_later_is_refused(self, folder: Path) -> None:
         keys = Keys()
         folder.rename(folder.parent / "elsewhere")
         folder.symlink_to(folder.parent / "elsewhere")
@@ -95,7 +95,7 @@ class TestAFileOfTokens:
     @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
     def test_that_others_can_read_or_write_is_refused(self, folder: Path, name: str, mode: int) -> None:
         (folder / name).chmod(mode)
-        with pytest.raises(Invalid, match=f"can be read by others; close it first: chmod 600 {folder / name}$"):
+        with pytest.raises(Invalid, match=f"can be read by others; restrict it first: chmod 600 {folder / name}$"):
             self.read(name)
 
     @pytest.mark.parametrize("name", ["token", "tokens.json"])
@@ -106,7 +106,7 @@ class TestAFileOfTokens:
 
     @pytest.mark.parametrize("name", ["token", "tokens.json"])
     @pytest.mark.parametrize("kind", ["pipe", "folder"])
-    def test_that_is_no_regular_file_is_refused_and_not_waited_for(self, folder: Path, name: str, kind: str) -> None:
+    def test_that_is_not_a_regular_file_is_refused_without_blocking(self, folder: Path, name: str, kind: str) -> None:
         (folder / name).unlink()
         if kind == "pipe":
             os.mkfifo(folder / name, 0o600)
@@ -116,17 +116,17 @@ class TestAFileOfTokens:
             self.read(name)
 
     @pytest.mark.parametrize("name", ["token", "tokens.json"])
-    def test_that_is_no_text_is_damaged(self, folder: Path, name: str) -> None:
+    def test_that_is_not_text_is_damaged(self, folder: Path, name: str) -> None:
         (folder / name).write_bytes(b"\xff\xfe\x80")
         with pytest.raises(Invalid, match="is damaged; move it away"):
             self.read(name)
 
-    def test_with_a_digest_that_is_none_is_damaged(self, folder: Path) -> None:
+    def test_with_an_invalid_digest_is_damaged(self, folder: Path) -> None:
         (folder / "tokens.json").write_text('[{"name": "eve", "role": "viewer", "digest": "x"}]')
         with pytest.raises(Invalid, match="is damaged; move it away"):
             Keys().of("x")
 
-    def test_that_others_can_read_later_is_noticed(self, folder: Path) -> None:
+    def test_that_others_can_read_later_is_refused(self, folder: Path) -> None:
         keys = Keys()
         token = keys.operator_token()
         assert keys.of(token) is not None

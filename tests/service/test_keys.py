@@ -1,4 +1,4 @@
-"""Tokens and cookies: who they belong to, where they lie, and how long they last."""
+"""Tokens and cookies: their owners, their files, and how long they last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def value_of(cookie: str | None) -> str:
 
 
 class TestTheOperatorsToken:
-    def test_is_made_once_and_only_its_owner_can_read_it(self, keys: Keys, tmp_path: Path) -> None:
+    def test_is_created_once_and_only_its_owner_can_read_it(self, keys: Keys, tmp_path: Path) -> None:
         token = keys.operator_token()
         path = tmp_path / "home" / "token"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -35,7 +35,7 @@ class TestTheOperatorsToken:
         assert Keys(tmp_path / "home").operator_token() == token
         assert [each.name for each in path.parent.iterdir()] == ["token"]
 
-    def test_is_one_for_all_who_start_at_once(self, tmp_path: Path) -> None:
+    def test_is_the_same_for_services_that_start_at_once(self, tmp_path: Path) -> None:
         found: list[str] = []
         begin = threading.Barrier(8)
 
@@ -54,10 +54,10 @@ class TestTheOperatorsToken:
     def test_that_others_can_read_is_refused(self, keys: Keys, tmp_path: Path) -> None:
         keys.operator_token()
         (tmp_path / "home" / "token").chmod(0o644)
-        with pytest.raises(Invalid, match="can be read by others; close it first: chmod 600"):
+        with pytest.raises(Invalid, match="can be read by others; restrict it first: chmod 600"):
             keys.operator_token()
 
-    def test_that_is_empty_is_none(self, keys: Keys, tmp_path: Path) -> None:
+    def test_that_is_empty_is_refused(self, keys: Keys, tmp_path: Path) -> None:
         (tmp_path / "home").mkdir(0o700)
         (tmp_path / "home" / "token").touch(0o600)
         with pytest.raises(Invalid, match="is empty"):
@@ -83,13 +83,13 @@ class TestTheOperatorsToken:
         monkeypatch.setenv("RAY_AUTH_TOKEN", "of ray")
         assert keys.known_operator_token() == ""
 
-    def test_is_not_made_by_who_only_looks_for_it(self, keys: Keys, tmp_path: Path) -> None:
+    def test_is_not_created_by_a_lookup(self, keys: Keys, tmp_path: Path) -> None:
         assert keys.known_operator_token() == ""
         assert not (tmp_path / "home").exists()
 
 
 class TestTokensForOthers:
-    def test_are_kept_as_digests_only(self, keys: Keys, tmp_path: Path) -> None:
+    def test_are_stored_only_as_digests(self, keys: Keys, tmp_path: Path) -> None:
         token = keys.give("viewer", "eve")
         path = tmp_path / "home" / "tokens.json"
         assert token not in path.read_text()
@@ -101,12 +101,12 @@ class TestTokensForOthers:
         assert (keys.of(old), keys.of(new)) == (None, Key("eve", "operator"))
         assert keys.names() == [("eve", "operator")]
 
-    def test_are_known_to_a_service_that_runs_already(self, keys: Keys, tmp_path: Path) -> None:
+    def test_are_accepted_by_a_running_service(self, keys: Keys, tmp_path: Path) -> None:
         assert keys.of("nobody's") is None
         token = Keys(tmp_path / "home").give("viewer", "eve")
         assert keys.of(token) == Key("eve", "viewer")
 
-    def test_given_by_many_at_once_are_all_kept(self, tmp_path: Path) -> None:
+    def test_created_concurrently_are_all_stored(self, tmp_path: Path) -> None:
         threads = [
             threading.Thread(target=Keys(tmp_path / "home").give, args=("viewer", f"name-{number}"))
             for number in range(8)
@@ -143,17 +143,17 @@ class TestTokensForOthers:
         with pytest.raises(Invalid, match="name"):
             keys.give("viewer", name)
 
-    def test_need_a_role_that_there_is(self, keys: Keys) -> None:
+    def test_need_a_known_role(self, keys: Keys) -> None:
         with pytest.raises(Invalid, match="good values are viewer, operator"):
             keys.give("admin", "eve")
 
-    def test_taken_back_twice_say_so(self, keys: Keys) -> None:
+    def test_cannot_be_revoked_twice(self, keys: Keys) -> None:
         keys.give("viewer", "eve")
         keys.take_back("eve")
         with pytest.raises(Invalid, match="there is no token named 'eve'"):
             keys.take_back("eve")
 
-    def test_given_elsewhere_count_at_once_and_taken_back_elsewhere_after_the_next_look(
+    def test_created_by_another_process_count_at_once_and_revoked_ones_until_the_next_check(
         self, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("stead.service.keys.LOOK_S", 1000.0)
@@ -167,7 +167,7 @@ class TestTokensForOthers:
         assert keys.of(token) is None
 
     @pytest.mark.parametrize("written", ["{", "[1]", '[{"name": "a"}]', "3", '{"a": 1}'])
-    def test_in_a_damaged_file_are_not_guessed_at(self, keys: Keys, tmp_path: Path, written: str) -> None:
+    def test_in_a_damaged_file_are_refused(self, keys: Keys, tmp_path: Path, written: str) -> None:
         keys.give("viewer", "eve")
         (tmp_path / "home" / "tokens.json").write_text(written)
         with pytest.raises(Invalid, match="damaged"):
@@ -175,7 +175,7 @@ class TestTokensForOthers:
 
 
 class TestCookies:
-    def test_only_who_has_a_token_gets_one(self, keys: Keys) -> None:
+    def test_need_a_valid_token(self, keys: Keys) -> None:
         assert keys.cookie("wrong") is None
         assert keys.cookie("") is None
 
@@ -185,7 +185,7 @@ class TestCookies:
         assert parts == {f"Max-Age={SESSION_S}", "Path=/", "HttpOnly", "SameSite=Strict", "Secure"}
         assert "Max-Age=0" in forgotten_cookie()
 
-    def test_it_ends_by_itself(self, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_expires(self, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
         value = value_of(keys.cookie(keys.operator_token()))
         assert keys.of_cookie(value) == Key("operator", "operator")
         later = time.time() + SESSION_S + 2

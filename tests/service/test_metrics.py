@@ -1,4 +1,4 @@
-"""/metrics: Prometheus' text form, where its counts come from, and that the example alerts and the dashboard use it."""
+"""/metrics: the text format of Prometheus, where the counts come from, and the example alerts and dashboard."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import RLock
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import yaml
 
-from service.asking import Service
-from serving import simulated
 from stead.controller import DECISION_BOUNDS_S, Tally
 from stead.engine.decisions import (
     DeadlinePassed,
@@ -26,15 +26,18 @@ from stead.engine.decisions import (
     Placed,
     Refusal,
     Refused,
+    Verdict,
     Waiting,
 )
+from stead.engine.explain.events import Event, EventKind
 from stead.engine.reasons import Draining, NeverFits, ShortOf
+from stead.language.taints import Effect, Taint
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import Snapshot
-from stead.operate.views import Event
 from stead.service import metrics as module
 from stead.service.metrics import Metrics, Standing
-from stead.taints import Effect, Taint
+from tests.service.asking import Service
+from tests.serving import simulated
 
 ROOT = Path(__file__).parent.parent.parent
 ALERTS = ROOT / "docs" / "monitoring" / "alerts.yaml"
@@ -55,7 +58,7 @@ class Family:
 
 
 def read(text: str) -> dict[str, Family]:
-    """Read strictly: HELP and TYPE once for each metric, before its values, and no value twice."""
+    """Parse strictly: HELP and TYPE once for each metric, before its values, and no value twice."""
     found: dict[str, Family] = {}
     assert text.endswith("\n")
     lines = iter(text.splitlines())
@@ -91,7 +94,7 @@ def desk() -> Iterator[Desk]:
 
 
 class Without:
-    """A desk without some of what it has."""
+    """A desk without some of its attributes."""
 
     def __init__(self, desk: Desk, *missing: str) -> None:
         self._desk, self._missing = desk, missing
@@ -103,7 +106,7 @@ class Without:
 
 
 class TestTheForm:
-    def test_names_types_and_labels_are_as_prometheus_wants_them(self, desk: Desk) -> None:
+    def test_names_types_and_labels_are_valid_for_prometheus(self, desk: Desk) -> None:
         for name, family in of(desk).items():
             assert family.help.endswith("."), name
             assert name.endswith("_total") == (family.kind == "counter") or name == "stead_resource_total", name
@@ -129,13 +132,14 @@ class TestTheForm:
         said = r"a\"b\\c\\nd\\u202e"
         assert families["stead_resource_total"].values == {("stead_resource_total", "resource", said): 1.0}
 
-    def test_the_answer_says_which_form_it_is(self, service: Service) -> None:
+    def test_the_answer_has_the_content_type_of_prometheus(self, service: Service) -> None:
         found = service.ask("GET", "/metrics")
         assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
 class TestTheCounts:
     REFUSALS = (Refusal(Draining(), 2, 1), Refusal(NeverFits("GPU", 1), 1, 1), Refusal(ShortOf("GPU", 1), 0, 0))
+    VERDICT = Verdict(3, 0, REFUSALS)
 
     @pytest.mark.parametrize(
         ("decision", "counted"),
@@ -144,10 +148,10 @@ class TestTheCounts:
             (GroupPlaced("g", 0, (("a", "n"), ("b", "n"))), {"placed": 2}),
             (Moved("a", "n", "m", 5), {"moved": 1}),
             (Evicted("a", "n", Taint("x", "", Effect.NO_EXECUTE)), {"evicted": 1}),
-            (Waiting(("a", "b", "c"), REFUSALS), {"refusals": {"draining": 3, "never-fits": 3}}),
+            (Waiting(("a", "b", "c"), (VERDICT,)), {"refusals": {"draining": 3, "never-fits": 3}}),
             (Waiting(("ring",), ()), {"refusals": {"other": 1}}),
             (Refused("a", NodeUnknown(("n",))), {"refusals": {"node-unknown": 1}}),
-            (Refused("a", DeadlinePassed(5.0, REFUSALS)), {"refusals": {"deadline-passed": 1}}),
+            (Refused("a", DeadlinePassed(5.0, (VERDICT,))), {"refusals": {"deadline-passed": 1}}),
         ],
         ids=lambda each: type(each).__name__,
     )
@@ -171,10 +175,10 @@ class TestTheCounts:
     def test_a_copy_stays_as_it_is(self) -> None:
         tally = Tally()
         copy = tally.copy()
-        tally.count([Waiting(("a",), self.REFUSALS)], 0.0)
+        tally.count([Waiting(("a",), (self.VERDICT,))], 0.0)
         assert copy == Tally()
 
-    def test_grow_with_what_is_decided(self, service: Service) -> None:
+    def test_grow_with_each_decision(self, service: Service) -> None:
         def value(name: str, reason: str = "") -> float:
             found = read(service.ask("GET", "/metrics").body.decode())[name].values
             return found[name, "reason" if reason else "", reason]
@@ -187,7 +191,7 @@ class TestTheCounts:
         assert service.do("DELETE", f"/nodes/taints/{GPU_NODE}", {"gpu_node": "true"}).status == 200
         assert value("stead_placements_total") > placed
 
-    def test_begin_at_0_with_every_reason_there(self) -> None:
+    def test_start_at_0_with_every_reason(self) -> None:
         with simulated("nodes: [{id: a, capacity: {CPU: 1}}]") as found:
             families = of(cast(Desk, found))
         assert set(families["stead_refusals_total"].values.values()) == {0.0}
@@ -196,18 +200,18 @@ class TestTheCounts:
 
 
 class TestADeskThat:
-    def test_has_no_tally_leaves_the_counts_out(self, desk: Desk) -> None:
+    def test_has_no_tally_omits_the_counts(self, desk: Desk) -> None:
         found = of(cast(Desk, Without(desk, "tally")))
         assert {family.kind for family in found.values()} == {"gauge"}
         assert "stead_pending_by_reason" in found
 
-    def test_has_no_snapshot_leaves_out_what_takes_one(self, desk: Desk) -> None:
+    def test_has_no_snapshot_omits_what_needs_one(self, desk: Desk) -> None:
         found = of(cast(Desk, Without(desk, "tally", "snapshot")))
         assert "stead_work" in found
         assert "stead_pending_by_reason" not in found
 
     @pytest.mark.parametrize("error", [Unanswered("gone"), ConnectionError(), TimeoutError()])
-    def test_does_not_answer_is_told_as_a_metric(self, error: Exception) -> None:
+    def test_does_not_answer_is_reported_as_a_metric(self, error: Exception) -> None:
         class Silent:
             def summary(self) -> Any:
                 raise error
@@ -219,42 +223,43 @@ class TestADeskThat:
 
 
 class TestOnRay:
-    """Without a cluster: what the controller counts is what another process reads, beside the snapshot."""
+    """Without a cluster: another process reads the counts of the controller with the snapshot."""
 
-    def test_the_counts_travel_with_the_snapshot(
+    def test_the_counts_are_sent_with_the_snapshot(
         self, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pytest.importorskip("ray")
         from stead.ray import remote_desk
-        from stead.ray.desk import RayDesk
+        from stead.ray.control.desk import RayDesk
 
-        past = [Event(number, 0.0, "evicted", "a", "") for number in (1, 2)]
+        past = [Event(number, 0.0, EventKind.EVICTED, "a", "") for number in (1, 2)]
 
-        class Controller:
+        class StateStore:
             def events(self, after: int = 0, limit: int = 1000) -> list[Event]:
                 return [event for event in past if event.number > after][-limit:]
 
-        inside = RayDesk(cast(Any, Controller()), tmp_path, "127.0.0.1:1")
+        work, tally = SimpleNamespace(tables=SimpleNamespace(address="127.0.0.1:1")), Tally()
+        inside = RayDesk(cast(Any, None), RLock(), cast(Any, work), cast(Any, StateStore()), tally, tmp_path)
 
         def look() -> Snapshot:
             inside._count_evictions()
-            inside._counted = replace(inside.tally.copy(), evicted=inside._evicted)
+            inside._counted = replace(tally.copy(), evicted=inside._evicted)
             return Snapshot(cast(Any, desk).snapshot().engine, 0.0, kind="ray")
 
         monkeypatch.setattr(inside, "_look", look)
         monkeypatch.setattr(remote_desk, "_ask", lambda what, *given: getattr(inside, what)(*given))
-        outside = cast(Any, remote_desk.remote_desk())
+        outside = cast(Any, remote_desk.RemoteDesk())
         assert outside.tally == Tally(), "what was evicted before the controller began does not count"
-        inside.tally.count([Placed("a", "n")], 0.001)
-        past.append(Event(3, 0.0, "tainted", "n", ""))
-        past.append(Event(4, 0.0, "evicted", "b", "", count=5))
-        inside._look_anew()
+        tally.count([Placed("a", "n")], 0.001)
+        past.append(Event(3, 0.0, EventKind.TAINTED, "n", ""))
+        past.append(Event(4, 0.0, EventKind.EVICTED, "b", "", count=5))
+        inside.expire_snapshot()
         assert (outside.tally.placed, outside.tally.evicted, sum(outside.tally.took)) == (1, 5, 1)
         assert of(outside)["stead_evictions_total"].values == {("stead_evictions_total", "", ""): 5.0}
         inside._audit.close()
 
 
-class TestWhatIsCostly:
+class TestExpensiveNumbers:
     @pytest.fixture
     def looks(self, monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
         found: list[Snapshot] = []
@@ -267,12 +272,12 @@ class TestWhatIsCostly:
         monkeypatch.setattr(module, "standing_of", look)
         return found
 
-    def test_is_found_once_for_a_snapshot(self, desk: Desk, looks: list[Snapshot]) -> None:
+    def test_are_computed_once_for_a_snapshot(self, desk: Desk, looks: list[Snapshot]) -> None:
         metrics = Metrics(desk)
         assert metrics.text() == metrics.text()
         assert len(looks) == 1
 
-    def test_is_not_found_again_at_once(
+    def test_are_not_computed_again_at_once(
         self, desk: Desk, looks: list[Snapshot], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "COSTLY_S", 0.0)
@@ -283,7 +288,7 @@ class TestWhatIsCostly:
             metrics.text()
         assert len(looks) == 1
 
-    def test_is_not_waited_for_when_somebody_else_looks(self, desk: Desk, looks: list[Snapshot]) -> None:
+    def test_are_not_waited_for_while_another_request_computes_them(self, desk: Desk, looks: list[Snapshot]) -> None:
         metrics = Metrics(desk)
         before = metrics.text()
         cast(Any, desk)._snapshot = None
@@ -315,7 +320,7 @@ class TestTheExamples:
                     assert label == "job" or (name, label, value) in values, (name, label, value)
         assert expression.count("(") == expression.count(")")
 
-    def test_every_alert_says_what_it_is_and_what_to_do(self) -> None:
+    def test_every_alert_has_a_summary_and_an_action(self) -> None:
         (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
         for rule in group["rules"]:
             assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}, rule
@@ -344,7 +349,7 @@ class TestTheExamples:
             assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
             taken |= cells
 
-    def test_promtool_takes_the_alerts_and_the_metrics(self, desk: Desk) -> None:
+    def test_promtool_accepts_the_alerts_and_the_metrics(self, desk: Desk) -> None:
         promtool = shutil.which("promtool")
         if promtool is None:
             pytest.skip("promtool is not on this machine: names, labels and forms are checked by the tests above only")

@@ -1,4 +1,4 @@
-"""Everything that is read from outside, with any text: it is understood or refused in one sentence, and never breaks.
+"""All input from outside, with any text: it is accepted, or refused in one sentence, and never causes a server error.
 
 `make soak` tries fifty times as much.
 """
@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.asking import Service
-from service.conftest import Serve
 from stead.errors import Invalid
 from stead.operate.filters import conditions
 from stead.service.api import _duration
 from stead.service.guard import Limits, _host, cookie_in, is_open, is_question
+from tests.service.asking import Service
+from tests.service.conftest import Serve
 
 EXAMPLES = 5000 if os.environ.get("STEAD_SOAK") == "1" else 100
 some = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -133,7 +133,7 @@ def test_ids_and_moments(service: Service, ask: str, at: str, number: str) -> No
 
 @some
 @given(body=st.binary(max_size=60), path=st.sampled_from(["/why", "/nodes/taints/cpu-1", "/login", "/what-if"]))
-def test_bodies_that_are_no_json(service: Service, body: bytes, path: str) -> None:
+def test_bodies_that_are_not_json(service: Service, body: bytes, path: str) -> None:
     found = service.ask("POST", path, body, service.token)
     assert found.status < 500, (path, found.body)
 

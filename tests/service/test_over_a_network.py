@@ -1,4 +1,4 @@
-"""A real server on a real port: the desk over HTTP is the desk, and whoever dawdles is cut off."""
+"""A real server on a real port: the desk over HTTP equals the local desk, and slow clients are disconnected."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from service.conftest import SCENARIO
-from service.raw import answer, connected
-from serving import Served, serving, simulated
 from stead.errors import Invalid
-from stead.labelling import Labels
-from stead.operate.afar import HttpDesk
+from stead.language.labels import Labels
+from stead.language.selectors import parse_selector
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange, Removal
+from stead.operate.http_client import HttpDesk
 from stead.operate.snapshot import Query
 from stead.operate.views import explanation_json
-from stead.selectors import parse_selector
 from stead.service import listening
 from stead.service.guard import Limits
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.service.conftest import SCENARIO
+from tests.service.raw import answer, connected
+from tests.serving import Served, serving, simulated
 
 ANN = Author("ann")
 SPEC = {"work": [{"id": "new", "resources": {"GPU": 1}, "selector": "gpu_type = A100"}]}
@@ -35,8 +35,8 @@ def both() -> Iterator[tuple[SimDesk, HttpDesk]]:
         yield desk, HttpDesk(served.url, served.token)
 
 
-class TestTheDeskFromAfar:
-    def test_answers_every_question_as_the_desk_itself(self, both: tuple[SimDesk, HttpDesk]) -> None:
+class TestTheDeskOverHttp:
+    def test_answers_every_question_like_the_local_desk(self, both: tuple[SimDesk, HttpDesk]) -> None:
         near, far = both
         assert far.summary() == near.summary()
         for query in (Query(), Query(("labels.zone=a",), parse_selector("zone"), 1, 1)):
@@ -69,7 +69,7 @@ class TestTheDeskFromAfar:
         ],
         ids=str,
     )
-    def test_changes_all_at_once(self, both: tuple[SimDesk, HttpDesk], change: NodeChange) -> None:
+    def test_makes_changes_atomically(self, both: tuple[SimDesk, HttpDesk], change: NodeChange) -> None:
         near, far = both
         assert far.blast(change) == near.blast(change)
         carried = far.change(change, ANN)
@@ -85,10 +85,12 @@ class TestTheDeskFromAfar:
             (NodeChange("cpu-1"), "the change is empty"),
             (NodeChange("cpu-1", untaints=(Removal("k", "v"),)), "has no taint k=v"),
             (NodeChange("cpu-1", labels=Labels({"zone": "b"}), overwrite=False), "is labelled zone=a"),
-            (NodeChange("cpu-1", (Taint("k"),), for_s=0.0), "not after 0 seconds"),
+            (NodeChange("cpu-1", (Taint("k"),), for_s=0.0), "not 0 seconds"),
         ],
     )
-    def test_refuses_in_the_same_words(self, both: tuple[SimDesk, HttpDesk], change: NodeChange, words: str) -> None:
+    def test_refuses_with_the_same_sentence(
+        self, both: tuple[SimDesk, HttpDesk], change: NodeChange, words: str
+    ) -> None:
         said = []
         for desk in both:
             with pytest.raises(Invalid, match=re.escape(words)) as refused:
@@ -96,13 +98,13 @@ class TestTheDeskFromAfar:
             said.append(str(refused.value))
         assert said[0] == said[1]
 
-    def test_says_when_nobody_answers(self) -> None:
+    def test_reports_a_service_that_does_not_answer(self) -> None:
         with pytest.raises(Invalid, match="does not answer"):
             HttpDesk("http://127.0.0.1:9", "t").summary()
 
     @pytest.mark.parametrize("address", ["", "127.0.0.1:1", "ftp://x", "http://", "http://[", "http://x:99999"])
-    def test_needs_an_address(self, address: str) -> None:
-        with pytest.raises(Invalid, match="must be like http"):
+    def test_needs_a_valid_address(self, address: str) -> None:
+        with pytest.raises(Invalid, match="must look like http"):
             HttpDesk(address)
 
 
@@ -115,26 +117,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
         yield served
 
 
-class TestWhoDawdles:
+class TestASlowClient:
     @pytest.mark.parametrize("begun", [b"", b"G", b"GET /nodes HTTP/1.1\r\nHost: 127.0.0.1\r\n", b"\r\n\r\n"])
-    def test_with_the_headers_is_cut_off(self, impatient: Served, begun: bytes) -> None:
+    def test_that_sends_its_headers_slowly_is_disconnected(self, impatient: Served, begun: bytes) -> None:
         with connected(impatient) as connection:
             connection.sendall(begun)
             answer(connection)
 
-    def test_with_the_headers_of_a_second_request_too(self, impatient: Served) -> None:
+    def test_that_sends_the_headers_of_a_second_request_slowly_is_disconnected(self, impatient: Served) -> None:
         with connected(impatient) as connection:
             whole = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
             connection.sendall(whole + whole[:20])
             assert answer(connection).count(b"HTTP/1.1 200") == 1
 
     @pytest.mark.parametrize("way", [b"Content-Length: 100", b"Transfer-Encoding: chunked"])
-    def test_with_the_body_is_told_so(self, impatient: Served, way: bytes) -> None:
+    def test_that_sends_its_body_slowly_gets_408(self, impatient: Served, way: bytes) -> None:
         with connected(impatient) as connection:
             connection.sendall(b"POST /why HTTP/1.1\r\nHost: 127.0.0.1\r\n" + way + b"\r\n\r\n")
             assert b" 408 " in answer(connection).partition(b"\r\n")[0]
 
-    def test_holds_up_nobody_else(self, impatient: Served) -> None:
+    def test_does_not_block_others(self, impatient: Served) -> None:
         connections = [connected(impatient) for _ in range(100)]
         for connection in connections:
             connection.sendall(b"POST /why HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n")
@@ -175,15 +177,15 @@ RAW: list[tuple[bytes, bytes]] = [
 
 
 @pytest.mark.parametrize(("sent", "status"), RAW, ids=[sent.partition(b"\r\n\r\n")[0].decode() for sent, _ in RAW])
-def test_an_odd_request_opens_nothing(impatient: Served, sent: bytes, status: bytes) -> None:
+def test_an_unusual_request_is_refused(impatient: Served, sent: bytes, status: bytes) -> None:
     with connected(impatient) as connection:
         connection.sendall(sent)
         first = connection.makefile("rb").readline()
     assert first.partition(b" ")[2].startswith(status), first
 
 
-def test_events_come_as_a_stream(impatient: Served) -> None:
-    connection = http.client.HTTPConnection(impatient.url.removeprefix("http://"), timeout=30)
+def test_events_are_streamed(impatient: Served) -> None:
+    connection = http.client.HTTPConnection(impatient.url.removeprefix("http://"), timeout=60)
     connection.request("GET", "/events", headers={"Accept": "text/event-stream", "Last-Event-ID": "10"})
     found: Any = connection.getresponse()
     assert found.getheader("content-type").startswith("text/event-stream")

@@ -1,4 +1,4 @@
-"""Owners by REST and on pages: a list, one of them by id or name, and the way to the cluster's own dashboard."""
+"""Owners by REST and on pages: a list, one by id or name, and links to the cluster's own dashboard."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from service.asking import Service
-from service.conftest import Serve
-from serving import simulated
 from stead.operate.views import Summary
 from stead.service.pages.wording import outside
+from tests.service.asking import Service
+from tests.service.conftest import Serve
+from tests.serving import simulated
 
 PAGES = {"node": "cluster/nodes/{id}", "logs": "logs/?nodeId={id}"}
 LINKS = {"job": "http://127.0.0.1:8265/#/jobs/{id}", "node": "javascript:alert({id})"}
@@ -49,9 +49,12 @@ def test_a_list_and_one_of_them(owned: Service) -> None:
     assert answer["items"][0]["asks_for"] == {"CPU": 9.0}
 
 
-def test_one_that_is_not_there(owned: Service) -> None:
+def test_an_unknown_owner(owned: Service) -> None:
     answer = owned.ask("GET", "/owners/blu")
-    assert (answer.status, answer.error) == (404, "nobody of the name 'blu' has work here (did you mean 'blue'?)")
+    assert (answer.status, answer.error) == (
+        404,
+        "there is no owner 'blu' with work in this cluster (did you mean 'blue'?)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,10 +72,10 @@ def test_pages_of_them(owned: Service, path: str, shown: list[str]) -> None:
     assert [part for part in shown if part not in text] == []
 
 
-def test_the_page_of_nobody_says_so(owned: Service) -> None:
+def test_the_page_of_an_unknown_owner_is_404(owned: Service) -> None:
     answer = owned.ask("GET", "/ui/owners/nobody")
     assert answer.status == 404
-    assert "has work here" in answer.body.decode()
+    assert "with work in this cluster" in answer.body.decode()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Links lead somewhere: also to work that Ray placed by itself, and to what is gone; Undo is offered where it works."""
+"""No link is broken, even to work that Ray itself placed or that is gone; Undo is offered only if it is possible."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from service.asking import Service
-from service.page_forms import links_of, look, send, words_of
-from serving import simulated
+from stead.engine.explain.events import Event, EventKind
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.labels import Labels
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
-from stead.operate.views import Event
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.service.asking import Service
+from tests.service.page_forms import links_of, look, send, words_of
+from tests.serving import simulated
 
 ME = Author("ann", "laptop", "page")
 ACTOR, TASK = "1f" * 16, "2e" * 24
@@ -42,7 +42,7 @@ events:
 
 
 class Placing:
-    """A cluster that, as Ray does, tells of work that it placed by itself and whose id the engine never heard."""
+    """A cluster that, like Ray, reports work that it placed itself and that the engine does not know."""
 
     def __init__(self, desk: SimDesk) -> None:
         self._desk = desk
@@ -53,8 +53,8 @@ class Placing:
     def events(self, after: int, limit: int) -> list[Event]:
         found = list(self._desk.events(after, limit))
         last = len(self._desk.events(0, 10_000))
-        if after <= last < after + limit:
-            found.append(Event(last + 1, self._desk.now(), "running", ACTOR, "running on a"))
+        if after < 0 or after <= last < after + limit:
+            found.append(Event(last + 1, self._desk.now(), EventKind.RUNNING, ACTOR, "running on a"))
         return found
 
     def why(self, id: str) -> Any:
@@ -75,7 +75,7 @@ def left(service: Service) -> Iterator[Service]:
         yield service
 
 
-def test_no_link_on_any_page_leads_nowhere(left: Service) -> None:
+def test_no_link_on_any_page_is_broken(left: Service) -> None:
     questions = (
         [("kind", "join"), ("count", "2"), ("like", "a"), ("kind", "work"), ("count", "3"), ("resources", "CPU=2")],
         [("kind", "leave"), ("node", "a"), ("kind", "drain"), ("node", "b")],
@@ -92,7 +92,7 @@ def test_no_link_on_any_page_leads_nowhere(left: Service) -> None:
     ahead = ["/ui/", "/ui/?view=table", "/ui/change?done=2"]
     for rows in questions:
         answered = send(left, "/ui/ask/what-if", [*rows, ("do", "try")])
-        assert answered.status == 200 and "Now and then" in words_of(answered)
+        assert answered.status == 200 and "What would happen" in words_of(answered)
         ahead += links_of(answered.body.decode())
     seen: dict[str, int] = {}
     while ahead:
@@ -109,7 +109,7 @@ def test_no_link_on_any_page_leads_nowhere(left: Service) -> None:
     assert {path: status for path, status in seen.items() if status not in (200, 303)} == {}
 
 
-class TestWhatIsNotListed:
+class TestWorkThatIsNotListed:
     @pytest.mark.parametrize(("path", "said"), [(f"/ui/work/{ACTOR}", "running"), ("/ui/nodes/gone", "repair=true")])
     def test_has_a_page_with_its_events(self, left: Service, path: str, said: str) -> None:
         shown = words_of(look(left, path))
@@ -120,14 +120,14 @@ class TestWhatIsNotListed:
             assert left.ask("GET", f"/ui/find?id={id}").headers["location"] == f"/ui/about/{id}"
 
     @pytest.mark.parametrize("path", ["work", "nodes", "groups", "about", "find?id="])
-    def test_what_nobody_ever_heard_of_is_not_found(self, left: Service, path: str) -> None:
+    def test_an_unknown_id_is_not_found(self, left: Service, path: str) -> None:
         assert left.ask("GET", f"/ui/{path}/nonsense".replace("=/", "=")).status == 404
 
     def test_a_replay_of_it_says_that_there_is_no_decision(self, left: Service) -> None:
         shown = words_of(look(left, f"/ui/history?ask={ACTOR}", left.token))
-        assert "Work that the cluster placed by itself has no decision here." in shown
+        assert "Work that the cluster itself placed has no decision here." in shown
 
-    def test_work_whose_reason_only_the_cluster_knows_is_told_with_it(self, left: Service) -> None:
+    def test_work_whose_reason_only_the_cluster_knows_is_explained(self, left: Service) -> None:
         assert "0 of 2 nodes fit" in words_of(look(left, f"/ui/work/{TASK}"))
 
 
@@ -138,7 +138,7 @@ def undo_offered(service: Service) -> set[int]:
 
 
 class TestUndo:
-    def test_is_offered_only_where_it_works(self, left: Service) -> None:
+    def test_is_offered_only_if_it_is_possible(self, left: Service) -> None:
         desk = left.desk
         assert undo_offered(left) == {1, 2}
         desk.undo(1, ME)
@@ -150,10 +150,10 @@ class TestUndo:
         for number in sorted(undo_offered(left), reverse=True):
             assert send(left, f"/ui/do/undo/{number}", []).status == 303
 
-    def test_is_not_offered_to_those_who_may_not(self, left: Service) -> None:
+    def test_is_not_offered_to_viewers(self, left: Service) -> None:
         assert "/ui/do/undo/" not in look(left, "/ui/history")
 
-    def test_is_not_offered_for_what_changed_nothing_and_for_nodes_that_left(self, service: Service) -> None:
+    def test_is_not_offered_for_empty_changes_and_for_nodes_that_left(self, service: Service) -> None:
         with simulated(LEFT.replace("at: 30s, leave", "at: 3h, leave")) as desk:
             service.desk.instead(lambda: desk)
             desk.change(NodeChange("a", labels=Labels({"zone": "a"})), ME)
@@ -167,38 +167,39 @@ class TestUndo:
 
 @contextmanager
 def later(desk: SimDesk, seconds: float) -> Iterator[None]:
-    """So much later; time then stands still again."""
-    desk._speed, desk._went_on = 1.0, desk._went_on - seconds
+    """Advance the clock, and pause it again."""
+    desk._speed, desk._caught_up_at = 1.0, desk._caught_up_at - seconds
     desk.summary()
     desk._speed = 0.0
     yield
 
 
 class TestOnePage:
-    """State, why, events, changes, age, devices and shares."""
+    """Its sections: state, why, events, changes, age, devices and shares."""
 
-    def test_of_a_node_has_it_all(self, left: Service) -> None:
+    def test_of_a_node_has_all_sections(self, left: Service) -> None:
         left.desk.change(NodeChange("b", (Taint("old", "", Effect.PREFER_NO_SCHEDULE),)), ME)
         shown = words_of(look(left, "/ui/nodes/b"))
-        for said in ("Takes only work that tolerates team", "Joined 60 s ago", "Events", "ann taint +team:no-schedule"):
+        for said in ("Takes only work that tolerates team", "Joined 1m ago", "Events", "ann taint +team:no-schedule"):
             assert said in shown
 
-    def test_of_a_node_says_who_holds_its_devices(self, service: Service) -> None:
+    def test_of_a_node_shows_who_holds_its_devices(self, service: Service) -> None:
         shown = words_of(look(service, "/ui/nodes/0123456789abcdef"))
         assert "Who holds GPU 1 of 2 1 train" in shown
 
-    def test_of_work_has_it_all(self, service: Service) -> None:
+    def test_of_work_has_all_sections(self, service: Service) -> None:
         shown = words_of(look(service, "/ui/work/train"))
-        for said in ("Why there", "Age 90 s", "12 % of CPU, 50 % of GPU of its node", "Events", "Changes of its node"):
+        share = "12 % of CPU, 50 % of GPU of its node"
+        for said in ("Why it runs there", "Age 1m30s", share, "Events", "Changes of its node"):
             assert said in shown, said
         assert "placed on" in shown
 
-    def test_of_work_that_waits_shows_the_latest_changes(self, left: Service) -> None:
+    def test_of_pending_work_shows_the_latest_changes(self, left: Service) -> None:
         shown = words_of(look(left, "/ui/work/wide"))
-        for said in ("Why it waits", "too small for 64 CPU", "Latest changes of nodes", "+disk=ssd"):
+        for said in ("Why it is pending", "too small for 64 CPU", "Latest changes of nodes", "+disk=ssd"):
             assert said in shown, said
 
-    def test_of_a_group_has_it_all(self, service: Service) -> None:
+    def test_of_a_group_has_all_sections(self, service: Service) -> None:
         shown = words_of(look(service, "/ui/groups/pair"))
-        for said in ("Where it is", "Members 2", "12 % of CPU", "Events", "Changes of its nodes", "90 s ago"):
+        for said in ("Where it is", "Members 2", "12 % of CPU", "Events", "Changes of its nodes", "1m30s ago"):
             assert said in shown, said

@@ -1,4 +1,4 @@
-"""Lists on the pages: sorted by their heads, filtered by plain fields, equal groups once; and what is an alarm."""
+"""Lists on the pages: sorted by their headers, filtered by fields, equal groups once; and what is an alarm."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.asking import Service
-from service.page_forms import look, words_of
-from serving import simulated
+from stead.engine.explain.events import Event, EventKind
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange
 from stead.operate.ordering import natural
-from stead.operate.views import Event
 from stead.service.pages.sorting import Column, heads, known, ordered_by
 from stead.service.pages.wording import TIMES, event_tone, tone
 from stead.sim.desk import SimDesk
-from stead.taints import Effect, Taint
+from tests.service.asking import Service
+from tests.service.page_forms import look, words_of
+from tests.serving import simulated
 
 NAMES: Column[str] = Column("name", "Name", lambda text: text)
 GANGS = """
@@ -58,10 +58,10 @@ class TestSorting:
             ("nothing", ["cpu-10", "", "GPU-1", "cpu-2"]),
         ],
     )
-    def test_is_natural_and_puts_what_has_no_value_last(self, sort: str, expected: list[str]) -> None:
+    def test_is_natural_and_puts_missing_values_last(self, sort: str, expected: list[str]) -> None:
         assert ordered_by(["cpu-10", "", "GPU-1", "cpu-2"], [NAMES], sort) == expected
 
-    def test_a_head_says_its_order_and_leads_to_the_other(self) -> None:
+    def test_a_header_shows_its_order_and_links_to_the_other(self) -> None:
         number: Column[str] = Column("size", "Size", len, is_number=True)
         fixed: Column[str] = Column("rules", "Rules")
         name, size, rules = heads([NAMES, number, fixed], "name", lambda order: f"?sort={order}")
@@ -77,13 +77,13 @@ class TestSorting:
         ("path", "expected"),
         [
             ("/ui/?view=table&sort=-use.CPU", "cpu-one"),
-            ("/ui/?view=table&sort=node", "0123456789ab…"),
+            ("/ui/?view=table&sort=node", "0123456789ab"),
             ("/ui/work?sort=-work", "web-3"),
             ("/ui/work?sort=node&state=running", "train"),
             ("/ui/groups?sort=-members", "ring"),
         ],
     )
-    def test_a_list_is_sorted_by_its_address(self, service: Service, path: str, expected: str) -> None:
+    def test_a_list_is_sorted_by_its_url(self, service: Service, path: str, expected: str) -> None:
         page = look(service, path)
         assert rows_of(page)[0].split()[0] == expected
         assert len(re.findall(r'aria-sort="(?:ascending|descending)"', page)) == 1
@@ -118,16 +118,36 @@ class TestFilters:
         assert rows_of(look(service, f"/ui/groups?{query}")) == expected
 
     @pytest.mark.parametrize("room", ["work", "groups"])
-    def test_a_node_that_is_not_there_is_one_sentence(self, service: Service, room: str) -> None:
+    def test_an_unknown_node_is_one_sentence(self, service: Service, room: str) -> None:
         assert "There is no node 'cpu-tow'" in words_of(look(service, f"/ui/{room}?node=cpu-tow"))
 
-    def test_filters_are_kept_in_the_addresses_of_the_heads(self, service: Service) -> None:
+    def test_filters_are_kept_in_the_links_of_the_headers(self, service: Service) -> None:
         page = look(service, "/ui/work?name=web&kind=ask&node=cpu-one")
         assert 'href="/ui/work?name=web&amp;node=cpu-one&amp;kind=ask&amp;sort=work"' in page
 
 
+def test_a_card_suggests_a_similar_name(service: Service) -> None:
+    said = words_of(look(service, "/ui/waiting"))
+    assert said.count("No node has the label gpu_tpye (did you mean 'gpu_type'?)") == 1
+    assert "did you mean 'gpu_type'" in words_of(look(service, "/ui/work/typo"))
+
+
+def test_a_page_calls_nodes_by_name_or_by_a_short_id(service: Service) -> None:
+    for path in (
+        "/ui/",
+        "/ui/?view=table",
+        "/ui/waiting",
+        "/ui/work",
+        "/ui/groups",
+        "/ui/events",
+        "/ui/use",
+        "/ui/work/train",
+    ):
+        assert not re.search("[0-9a-f]{13}", words_of(look(service, path))), path
+
+
 class TestEqualGroups:
-    def test_forty_gangs_that_wait_are_one_card_with_a_count(self, crowded: Service) -> None:
+    def test_forty_pending_gangs_are_one_card_with_a_count(self, crowded: Service) -> None:
         page = look(crowded, "/ui/waiting")
         said = words_of(page)
         assert page.count("<article") == 2, "the other owner's is another card"
@@ -165,10 +185,10 @@ class TestAlarms:
             ("placed", "placed on a", "k-placed"),
         ],
     )
-    def test_events_speak_in_the_same_tone(self, kind: str, text: str, expected: str) -> None:
-        assert event_tone(Event(1, 0.0, kind, "x", text)) == expected
+    def test_events_have_the_same_style(self, kind: str, text: str, expected: str) -> None:
+        assert event_tone(Event(1, 0.0, EventKind(kind), "x", text)) == expected
 
-    def test_a_healthy_gpu_pool_is_calm_on_the_map_and_in_the_table(self, service: Service) -> None:
+    def test_a_healthy_gpu_pool_has_no_alarm_on_the_map_and_in_the_table(self, service: Service) -> None:
         for path in ("/ui/", "/ui/?view=table"):
             shown = look(service, path).partition('id="map"')[2]
             assert "alarm" not in shown and "reserved" in shown
@@ -183,5 +203,5 @@ def test_the_title_of_the_cluster_is_in_the_frame_and_in_the_title_of_every_page
         assert 'class="where"' in page and "<b>small</b>" in page
 
 
-def test_the_menu_leads_to_the_use_of_the_last_day(service: Service) -> None:
+def test_the_menu_links_to_the_usage_page(service: Service) -> None:
     assert 'href="/ui/use"' in look(service, "/ui/")

@@ -1,4 +1,4 @@
-"""A what-if that only changes nodes is applied as one change; two what-ifs stand side by side in one table."""
+"""A what-if that only changes nodes is applied as one change; two what-ifs are compared in one table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from service.asking import Service
-from service.page_forms import look, send, words_of
+from tests.service.asking import Service
+from tests.service.page_forms import look, send, words_of
 
 DRAIN = [("kind", "drain"), ("node", "cpu-one")]
 LABEL = [("kind", "label"), ("node", "cpu-2"), ("labels", "disk=nvme")]
@@ -33,15 +33,13 @@ def test_a_change_of_one_node_leads_to_its_page(service: Service) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([("kind", "leave"), ("node", "cpu-1")], "a node taken away cannot be applied"),
+        ([("kind", "leave"), ("node", "cpu-1")], "a removed node cannot be applied"),
         ([("kind", "join"), ("count", "1"), ("like", "cpu-1")], "a new node cannot be applied"),
         ([*DRAIN, ("kind", "work"), ("count", "1"), ("resources", "CPU=1")], "work of a what-if cannot be applied"),
         ([("kind", "suggested"), ("id", "render")], "suggested cannot be applied"),
     ],
 )
-def test_what_is_more_than_that_is_not_offered_and_refused(
-    service: Service, rows: list[tuple[str, str]], said: str
-) -> None:
+def test_other_what_ifs_are_not_offered_and_refused(service: Service, rows: list[tuple[str, str]], said: str) -> None:
     tried = send(service, "/ui/ask/what-if", [*rows, ("do", "try")])
     assert tried.status == 200 and said in words_of(tried)
     assert "/ui/do/what-if" not in tried.body.decode()
@@ -49,7 +47,7 @@ def test_what_is_more_than_that_is_not_offered_and_refused(
     assert service.desk.audit(0, 9) == []
 
 
-def test_applying_takes_an_operator(service: Service) -> None:
+def test_applying_needs_an_operator(service: Service) -> None:
     assert send(service, "/ui/do/what-if", DRAIN, token="").status == 401
     assert send(service, "/ui/do/what-if", DRAIN, token=service.keys.give("viewer", "guest")).status == 403
     stranger = send(service, "/ui/ask/what-if", [*DRAIN, ("do", "try")], token="").body.decode()
@@ -60,7 +58,7 @@ def test_new_work_and_new_nodes_are_plain_text(service: Service) -> None:
     rows = [("kind", "join"), ("count", "1"), ("capacity", "CPU=128")]
     rows += [("kind", "work"), ("count", "1"), ("id", "trial"), ("resources", "CPU=33")]
     page = send(service, "/ui/ask/what-if", [*rows, ("do", "try")]).body.decode()
-    assert re.search(r'<th scope="row">trial-1</th><td data-label="Now"><span class="quiet">not there', page)
+    assert re.search(r'<th scope="row">trial-1</th><td data-label="Now"><span class="quiet">not submitted', page)
     assert "find?id=trial" not in page and "/ui/nodes/new-1" not in page
 
 
@@ -76,9 +74,9 @@ class TestComparing:
         cells = [words_of(cell).strip() for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page, re.DOTALL)]
         assert cells[cells.index("Nodes") :][:4] == ["Nodes", "4", "4", "6"]
         render = cells.index("render")
-        assert cells[render + 1 : render + 4] == ["waits", "would start: 0123456789ab…", "as now"]
+        assert cells[render + 1 : render + 4] == ["pending", "would start: 0123456789ab", "as now"]
 
-    def test_what_is_wrong_is_said_beside_the_text_it_is_in(self, service: Service) -> None:
+    def test_an_error_is_shown_next_to_its_text(self, service: Service) -> None:
         answered = send(service, "/ui/ask/compare", [("first", self.FIRST), ("second", "changes: [{drain: nobody}]")])
         assert answered.status == 400
         assert "Second what-if: changes[0].drain: there is no node 'nobody'" in words_of(answered)
@@ -88,7 +86,7 @@ class TestComparing:
         answered = send(service, "/ui/ask/compare", [("first", ""), ("second", self.SECOND)])
         assert "First what-if: is empty; write a change" in words_of(answered)
 
-    def test_nothing_is_computed_for_strangers_that_follow_an_address(self, service: Service) -> None:
+    def test_a_link_computes_nothing_without_a_token(self, service: Service) -> None:
         path = "/ui/compare?first=changes:%20[]&second=changes:%20[]"
         assert "Side by side" not in words_of(look(service, path))
         assert "Side by side" in words_of(look(service, path, service.token))

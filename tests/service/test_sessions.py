@@ -1,4 +1,4 @@
-"""Sessions of browsers: random, known to the running service only, and over when they should be."""
+"""Browser sessions: random, known only to the running service, and ended when they should be."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.asking import ORIGIN, Answered, Service
-from service.conftest import Serve
 from stead.service import keys as module
 from stead.service.keys import COOKIE, SESSION_S, Key, Keys
+from tests.service.asking import ORIGIN, Answered, Service
+from tests.service.conftest import Serve
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def post(service: Service, path: str, form: bytes = b"", cookie: str = "") -> An
 
 
 def signed_in(service: Service, cookie: str = "") -> str:
-    """What a browser sends back after the sign-in form."""
+    """The cookie that a browser sends after signing in."""
     found = post(service, "/login", b"token=" + service.token.encode(), cookie)
     assert found.status == 303
     return found.headers["set-cookie"].partition(";")[0]
@@ -62,7 +62,7 @@ class TestASession:
         assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["token"]
 
     @pytest.mark.parametrize("clock", ["time", "monotonic"])
-    def test_is_over_after_twelve_hours_by_either_clock_however_much_it_is_used(
+    def test_expires_after_twelve_hours_by_either_clock_even_if_it_is_used(
         self, keys: Keys, monkeypatch: pytest.MonkeyPatch, clock: str
     ) -> None:
         found, now = session(keys, keys.operator_token()), getattr(time, clock)()
@@ -72,7 +72,7 @@ class TestASession:
             monkeypatch.setattr(module, "time", clocks)
             assert (keys.of_cookie(found) is not None) == stands
 
-    def test_is_over_at_once_when_its_token_is_taken_back(self, keys: Keys, tmp_path: Path) -> None:
+    def test_ends_at_once_when_its_token_is_revoked(self, keys: Keys, tmp_path: Path) -> None:
         token = keys.give("operator", "ann")
         found, saved = session(keys, token), (tmp_path / "home" / "tokens.json").read_text()
         Keys(tmp_path / "home").take_back("ann")
@@ -81,21 +81,19 @@ class TestASession:
         assert keys.of(token) is not None
         assert keys.of_cookie(found) is None, "a session that has ended does not come back"
 
-    def test_is_over_when_its_holder_gets_another_token(self, keys: Keys) -> None:
+    def test_ends_when_its_owner_gets_another_token(self, keys: Keys) -> None:
         found = session(keys, keys.give("operator", "ann"))
         keys.give("viewer", "ann")
         assert keys.of_cookie(found) is None
 
-    def test_is_over_when_the_operators_token_is_replaced(self, keys: Keys, tmp_path: Path) -> None:
+    def test_ends_when_the_operators_token_is_replaced(self, keys: Keys, tmp_path: Path) -> None:
         found = session(keys, keys.operator_token())
         (tmp_path / "home" / "token").unlink()
         assert keys.of_cookie(found) is None
 
 
 class TestTooManySessions:
-    def test_of_one_token_end_the_one_that_was_not_used_for_longest(
-        self, keys: Keys, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_of_one_token_end_the_least_recently_used_one(self, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SESSIONS_OF_ONE_MAX", 3)
         token, other = keys.operator_token(), session(keys, keys.give("viewer", "eve"))
         first, second, third = (session(keys, token) for _ in range(3))
@@ -104,7 +102,9 @@ class TestTooManySessions:
         found = [keys.of_cookie(each) is not None for each in (first, second, third, fourth, other)]
         assert found == [True, False, True, True, True]
 
-    def test_in_all_end_one_of_the_token_that_has_most(self, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_in_total_end_one_of_the_token_with_the_most_sessions(
+        self, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(module, "SESSIONS_MAX", 4)
         few = session(keys, keys.give("viewer", "eve"))
         many = [session(keys, keys.operator_token()) for _ in range(3)]
@@ -112,7 +112,7 @@ class TestTooManySessions:
         found = [keys.of_cookie(each) is not None for each in (few, *many, newest)]
         assert found == [True, False, True, True, True]
 
-    def test_that_are_over_do_not_count(self, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_have_expired_do_not_count(self, keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
         now = time.time()
         for _ in range(5):
             session(keys, keys.operator_token())
@@ -131,7 +131,7 @@ class TestSigningOut:
         assert (left.status, "Max-Age=0" in left.headers["set-cookie"]) == (303, True)
         assert service.ask("GET", "/nodes", headers=[("cookie", cookie)]).status == 401
 
-    def test_ends_every_session_that_the_browser_shows(self, serve: Serve) -> None:
+    def test_ends_every_session_in_the_cookies(self, serve: Serve) -> None:
         service = serve(open_reads=False)
         cookies = [signed_in(service) for _ in range(2)]
         post(service, "/logout", cookie="; ".join(cookies))

@@ -1,4 +1,4 @@
-"""What is not plain HTTP is refused, and quickly: two lengths, endless headers, control characters."""
+"""Invalid HTTP is refused quickly: two lengths, endless headers, control characters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from service.asking import Service
-from service.conftest import SCENARIO
-from service.raw import answer, connected
-from serving import Served, listening_at, serving, simulated
 from stead.service import listening
 from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX
+from tests.service.asking import Service
+from tests.service.conftest import SCENARIO
+from tests.service.raw import answer, connected
+from tests.serving import Served, listening_at, serving, simulated
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 CHUNKED = b"POST /why HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -29,12 +29,12 @@ def served() -> Iterator[Served]:
 
 
 def sent(served: Served, *pieces: bytes) -> bytes:
-    """The whole answer to bytes that arrive piece by piece; only what closes the connection gets one."""
+    """The whole answer to bytes that arrive piece by piece; returns only when the connection is closed."""
     with connected(served) as connection:
         for piece in pieces:
             try:
                 connection.sendall(piece)
-            except ConnectionError:  # it was refused before all was sent
+            except ConnectionError:  # refused before everything was sent
                 break
         try:
             return answer(connection)
@@ -48,16 +48,16 @@ def status(found: bytes) -> int:
 
 class TestTwoLengths:
     @pytest.mark.parametrize("first", [True, False])
-    def test_are_refused_and_nothing_behind_them_is_read(self, served: Served, first: bool) -> None:
+    def test_are_refused_and_the_rest_is_not_read(self, served: Served, first: bool) -> None:
         lengths = [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
         head = b"POST /why HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"".join(lengths if first else reversed(lengths))
         found = sent(served, head + b"\r\n0\r\n\r\n" + HEAD + b"\r\n")
         assert status(found) == 400
         assert found.count(b"HTTP/1.1 ") == 1
         assert b"connection: close" in found
-        assert b"Content-Length and Transfer-Encoding are both there; send only Content-Length" in found
+        assert b"has both Content-Length and Transfer-Encoding; send only Content-Length" in found
 
-    def test_are_refused_whoever_asks(self, service: Service) -> None:
+    def test_are_refused_with_a_token_too(self, service: Service) -> None:
         headers = [("content-length", "3"), ("transfer-encoding", "chunked")]
         assert service.ask("POST", "/nodes/drain/cpu-1", token=service.token, headers=headers).status == 400
 
@@ -88,7 +88,7 @@ class TestHeaders:
         long = [(f"x-{number}", "x" * 1000) for number in range(70)]
         assert service.ask("GET", "/healthz", headers=long).status == 431
 
-    def test_count_together_with_the_address(self, service: Service) -> None:
+    def test_count_together_with_the_url(self, service: Service) -> None:
         assert service.ask("GET", "/healthz?" + "x" * HEADERS_BYTES_MAX).status == 431
 
     @pytest.mark.parametrize("character", [*map(chr, range(32)), "\x7f"], ids=ascii)
@@ -102,8 +102,8 @@ class TestHeaders:
         assert status(sent(served, HEAD + b"X: " + value + b"\r\n\r\n")) == 400
 
 
-class TestALineThatIsNoHttp:
-    """A parser that looks back needs time with the square of the spaces: 20,000 of them and a NUL take seconds."""
+class TestALineThatIsNotHttp:
+    """A backtracking parser needs quadratic time: 20,000 spaces and a NUL would take seconds."""
 
     SPACES = b" " * 60_000
 
@@ -124,64 +124,64 @@ class TestALineThatIsNoHttp:
         assert status(sent(served, whole)) == 400
         assert time.process_time() - began < 2
 
-    def test_is_refused_with_what_is_wrong(self, served: Served) -> None:
+    def test_is_refused_with_a_reason(self, served: Served) -> None:
         found = sent(served, b"hello\r\n\r\n")
         assert found.endswith(b'{"error": "this is not a valid HTTP request: Invalid method encountered"}')
 
 
-class TestWhatARequestHasBesideItsBody:
+class TestTheSizeOfARequestWithoutItsBody:
     def test_is_bounded_for_chunks(self, served: Served) -> None:
-        """A chunk of one byte needs five more."""
+        """A chunk of one byte has five bytes of framing."""
         found = sent(served, CHUNKED, *[b"1\r\nx\r\n" * (HEADERS_BYTES_MAX // 2)] * 5)
         assert not found or status(found) in (400, 431)
 
     @pytest.mark.parametrize("piece", [b"x" * 1000, b"x: y\r\n" * 200], ids=["one", "many"])
-    def test_is_bounded_for_headers_behind_the_body(self, served: Served, piece: bytes) -> None:
+    def test_is_bounded_for_trailers(self, served: Served, piece: bytes) -> None:
         found = sent(served, CHUNKED + b"0\r\nX: ", *[piece] * 500)
         assert not found or status(found) in (400, 431)
 
-    def test_does_not_count_the_body(self, served: Served) -> None:
+    def test_does_not_include_the_body(self, served: Served) -> None:
         body = b'{"work": [{"id": "x", "labels": {"a": "%s"}}]}' % (b"x" * HEADERS_BYTES_MAX)
         head = b"POST /lint HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
         found = sent(served, head + b"Content-Length: %d\r\n\r\n" % len(body), body)
         assert status(found) == 400
         assert b"labels" in found, "it was read"
 
-    def test_behind_the_body_is_no_header_of_the_request(self) -> None:
-        heard: list[Any] = []
+    def test_a_trailer_is_no_header_of_the_request(self) -> None:
+        received: list[Any] = []
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             while (await receive())["more_body"]:
                 pass
-            heard.extend(name for name, _ in scope["headers"])
+            received.extend(name for name, _ in scope["headers"])
             await send({"type": "http.response.start", "status": 204, "headers": [(b"connection", b"close")]})
             await send({"type": "http.response.body"})
 
-        with listening_at(app) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with listening_at(app) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(CHUNKED + b"1\r\nx\r\n0\r\nAuthorization: x\r\n\r\n")
             assert status(answer(connection)) == 204
-        assert heard == [b"host", b"transfer-encoding"]
+        assert received == [b"host", b"transfer-encoding"]
 
 
-class TestRequestsThatDoNotWaitForAnAnswer:
+class TestPipelinedRequests:
     def test_are_answered_in_order(self, served: Served) -> None:
         last = HEAD + b"Connection: close\r\n\r\n"
         found = sent(served, (HEAD + b"\r\n") * 3 + last)
         assert found.count(b"HTTP/1.1 200") == 4
 
-    def test_are_refused_where_they_are_too_many(self, served: Served) -> None:
+    def test_are_refused_if_there_are_too_many(self, served: Served) -> None:
         found = sent(served, (HEAD + b"\r\n") * (listening.PIPELINED_MAX + 2))
-        assert b"at most 16 requests may wait for the one before" in found
+        assert b"at most 16 requests may wait for the previous one" in found
         assert found.count(b"HTTP/1.1 200") <= 1
 
-    def test_for_another_protocol_are_answered_in_this_one(self, served: Served) -> None:
+    def test_for_an_upgrade_are_answered_in_http(self, served: Served) -> None:
         found = sent(served, HEAD + b"Upgrade: h2c\r\nConnection: Upgrade\r\n\r\n")
         assert status(found) == 200
         assert b"connection: close" in found
 
 
-class TestAnAnswerThatNobodyReads:
-    def test_ends_after_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestAnUnreadAnswer:
+    def test_is_aborted_after_a_timeout(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(listening, "READER_S", 0.2)
         ended = threading.Event()
 
@@ -197,6 +197,6 @@ class TestAnAnswerThatNobodyReads:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        with listening_at(app) as port, socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with listening_at(app) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(HEAD + b"\r\n")
-            assert ended.wait(30)
+            assert ended.wait(60)

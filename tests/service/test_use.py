@@ -1,4 +1,4 @@
-"""Use over time as JSON and as a page; and the title of a cluster."""
+"""Usage over time as JSON and as a page; and the title of a cluster."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from typing import Any, cast
 import pytest
 from pydantic import TypeAdapter
 
-from service.asking import Changing, Service
-from serving import simulated
 from stead.errors import Invalid
 from stead.operate.desk import Desk
 from stead.operate.usage import DAY_S, History, Sample
@@ -23,6 +21,8 @@ from stead.service.app import create_inner, titled
 from stead.service.guard import App
 from stead.service.keys import Keys
 from stead.service.pages import use
+from tests.service.asking import Changing, Service
+from tests.serving import simulated
 
 SCENARIO = Path(__file__).parent.parent / "golden" / "served.yaml"
 GIB = 1 << 30
@@ -91,14 +91,14 @@ class TestTheJson:
         }
         assert [each["at"] for each in found.json["items"]] == [now - 600, now - 60, now]
 
-    def test_can_be_asked_for_what_came_later(self, service: Service, history: History) -> None:
+    def test_can_be_limited_to_later_samples(self, service: Service, history: History) -> None:
         now = round(time.time())
         for at in (now - 120, now - 60):
             history.add(sample(at))
         assert [each["at"] for each in service.ask("GET", f"/use?after={now - 120}").json["items"]] == [now - 60]
         assert service.ask("GET", "/use?after=nan").status == 422
 
-    def test_needs_a_token_where_everything_does(self, service: Service) -> None:
+    def test_needs_a_token_if_everything_does(self, service: Service) -> None:
         closed = Service(service.app._app, service.desk, service.keys, service._runner, open_reads=False)
         assert closed.ask("GET", "/use").status == 401
         assert closed.do("GET", "/use").status == 200
@@ -110,29 +110,29 @@ class TestThePage:
         assert found.status == 200, found.body
         return Reading(found.body.decode())
 
-    def test_says_when_there_is_nothing_yet(self, service: Service) -> None:
+    def test_says_that_there_are_no_samples_yet(self, service: Service) -> None:
         found = self.read(service)
-        assert "There is no sample yet" in found.text
+        assert "There are no samples yet" in found.text
         assert not found.all("figure")
 
-    def test_says_in_words_what_its_charts_show(self, service: Service, history: History) -> None:
+    def test_describes_its_charts_as_text(self, service: Service, history: History) -> None:
         noon = time.time() // 3600 * 3600 - 3600
         history.add(sample(noon, 40, 7.0, 1.0))
         history.add(sample(time.time(), 7, 2.0, 3.0))
         at = time.strftime("%H:%M", time.gmtime(noon))
         text = self.read(service).text
         assert f"7 pieces of work pending now; at most 40, at {at} UTC." in text
-        assert f"2 of 8 in use now (25 %); at most 7, at {at} UTC. 3 stranded." in text
+        assert f"2 of 8 used now (25 %); at most 7, at {at} UTC. 3 stranded." in text
         assert "No sample for" in text, "an hour is missing"
 
-    def test_has_a_table_of_the_same(self, service: Service, history: History) -> None:
+    def test_has_a_table_with_the_same_values(self, service: Service, history: History) -> None:
         hour = time.time() // 3600 * 3600
         for minute, pending in enumerate((3, 9, 4)):
             history.add(sample(hour - 600 + 60 * minute, pending, pending / 2, 1.0))
         begins = time.strftime("%Y-%m-%d %H:%M", time.gmtime(hour - 3600))
         assert f"{begins} 9 4.5 1" in self.read(service).text
 
-    def test_its_drawings_need_no_script_and_no_inline_style(self, service: Service, history: History) -> None:
+    def test_its_charts_need_no_script_and_no_inline_style(self, service: Service, history: History) -> None:
         history.add(sample(time.time(), 7))
         found = self.read(service)
         assert len(found.all("svg", preserveaspectratio="none")) == 2
@@ -146,7 +146,7 @@ class TestThePage:
             "/static/stead.js",
         }
 
-    def test_is_small_also_after_a_whole_day(self, service: Service, history: History) -> None:
+    def test_is_small_even_after_a_whole_day(self, service: Service, history: History) -> None:
         now = time.time()
         for minute in range(1440):
             amounts = {f"{name}": float(minute * 7919 % 97) for name in range(16)}
@@ -156,7 +156,7 @@ class TestThePage:
         assert len(found.body) < 150_000
         assert len(Reading(found.body.decode()).all("figure")) == 1 + use.CHARTS_MAX
 
-    def test_names_from_outside_are_shown_and_not_obeyed(self, service: Service, history: History) -> None:
+    def test_names_from_outside_are_escaped(self, service: Service, history: History) -> None:
         history.add(sample(time.time(), name="<script>alert(1)</script>\u202e"))
         body = service.ask("GET", "/ui/use").body.decode()
         assert "<script>alert" not in body and "\u202e" not in body
@@ -210,7 +210,7 @@ class TestTheTitle:
     def test_is_on_every_page_and_in_the_status(self, service: Service) -> None:
         assert service.ask("GET", "/status").json["title"] == "Training"
         assert "Training" in service.ask("GET", "/ui/").body.decode()
-        assert service.do("POST", "/nodes/drain/cpu-1").status == 200, "all the rest is the desk's"
+        assert service.do("POST", "/nodes/drain/cpu-1").status == 200, "everything else comes from the desk"
 
     @pytest.mark.parametrize("title", ["", "  ", "x" * 65, "a\nb", "a\u202eb", "\x1b[31m"])
     def test_that_cannot_be_shown_is_refused(self, title: str) -> None:

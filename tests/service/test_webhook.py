@@ -1,4 +1,4 @@
-"""The webhook: what is posted when work has been pending for too long, and what a receiver that fails costs."""
+"""The webhook: what is posted when work has been pending for too long, and what happens when a receiver fails."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from typing import Any, cast
 
 import pytest
 
-from cli.test_serving_commands import DEMO, ask
-from cli.test_serving_commands import service as serve
-from serving import BEGAN, simulated
 from stead.cli import main
 from stead.errors import Invalid
 from stead.operate.desk import Desk
@@ -26,8 +23,11 @@ from stead.service import webhook as module
 from stead.service.webhook import SECRET, SIGNATURE, Receiver, Undelivered, Webhook, secret_of
 from stead.sim.cluster import play
 from stead.sim.desk import SimDesk
+from tests.cli.test_serving_commands import DEMO, ask
+from tests.cli.test_serving_commands import service as serve
+from tests.serving import BEGAN, simulated
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SCENARIO = """
 title: small
 nodes: [{id: a, capacity: {CPU: 4}}]
@@ -41,7 +41,7 @@ events:
 
 @dataclass
 class Server:
-    """A real HTTP server that keeps what it is sent, and answers as it is told."""
+    """A real HTTP server that records messages and gives the configured answer."""
 
     answer: Callable[[BaseHTTPRequestHandler], None]
     url: str = ""
@@ -95,7 +95,7 @@ def receiving(answer: Callable[[BaseHTTPRequestHandler], None] | None = None) ->
 
 
 class At:
-    """A simulated cluster at chosen moments of its time."""
+    """A simulated cluster at chosen times."""
 
     def __init__(self, desk: SimDesk) -> None:
         self._desk = desk
@@ -119,7 +119,7 @@ def hook(cluster: At, url: str, secret: bytes = b"", pending_s: float = 600.0) -
 
 
 class TestAMessage:
-    def test_comes_once_when_work_is_pending_for_too_long_and_once_when_that_is_over(self, cluster: At) -> None:
+    def test_is_sent_once_when_work_is_pending_for_too_long_and_once_when_it_no_longer_is(self, cluster: At) -> None:
         with receiving() as server:
             webhook = hook(cluster, f"{server.url}/stead?team=blue")
             for moment in (60.0, 599.0):
@@ -167,14 +167,14 @@ class TestAMessage:
             assert headers[SIGNATURE] == f"sha256={hmac.new(b'hush', body, hashlib.sha256).hexdigest()}"
             assert b"hush" not in body
 
-    def test_comes_by_itself_while_the_thread_runs(self, cluster: At) -> None:
+    def test_is_sent_automatically_while_the_thread_runs(self, cluster: At) -> None:
         with receiving() as server:
             cluster.go_to(601.0)
             with hook(cluster, server.url).running(look_s=0.01):
                 server.wait_for(1)
             assert server.messages[0]["event"] == "pending"
 
-    def test_tells_of_no_more_kinds_than_it_can_hold(
+    def test_reports_a_limited_number_of_kinds(
         self, cluster: At, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(module, "KINDS_MAX", 1)
@@ -184,13 +184,13 @@ class TestAMessage:
             assert webhook.look() and webhook.look()
             assert len(server.got) == 1
         assert [record.message for record in caplog.records] == [
-            "2 kinds of work are pending too long; the webhook tells of 1"
+            "2 kinds of work are pending too long; the webhook reports 1"
         ]
 
 
 class TestAReceiverThatFails:
     @pytest.mark.parametrize("code", [301, 302, 307, 308, 400, 401, 404, 429, 500, 503])
-    def test_is_tried_a_few_times_and_told_of_once(
+    def test_is_retried_a_few_times_and_logged_once(
         self, cluster: At, code: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         with receiving() as elsewhere, receiving(status(code, location=elsewhere.url)) as server:
@@ -204,13 +204,15 @@ class TestAReceiverThatFails:
             ]
             server.answer = status(200)
             assert webhook.look() and webhook.look()
-            assert len(server.got) == 7, "it is told what is still so, once"
+            assert len(server.got) == 7, "a message that is still true is sent once"
 
-    def test_that_is_not_there_or_no_web_server_fails_too(self, cluster: At, caplog: pytest.LogCaptureFixture) -> None:
+    def test_that_does_not_run_or_is_no_web_server_fails_too(
+        self, cluster: At, caplog: pytest.LogCaptureFixture
+    ) -> None:
         cluster.go_to(601.0)
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            assert not hook(cluster, f"http://127.0.0.1:{nobody.getsockname()[1]}").look()
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            assert not hook(cluster, f"http://127.0.0.1:{unused.getsockname()[1]}").look()
         with receiving() as server:
             assert not hook(cluster, server.url.replace("http://", "https://")).look()
 
@@ -222,7 +224,7 @@ class TestAReceiverThatFails:
         assert len(caplog.records) == 3
 
     @pytest.mark.parametrize("drips", [False, True], ids=["is silent", "answers a byte at a time"])
-    def test_that_hangs_is_given_up(self, monkeypatch: pytest.MonkeyPatch, drips: bool) -> None:
+    def test_that_hangs_is_aborted(self, monkeypatch: pytest.MonkeyPatch, drips: bool) -> None:
         monkeypatch.setattr(module, "ANSWER_S", WAIT_S if drips else 0.1)
         monkeypatch.setattr(module, "MESSAGE_S", 0.1 if drips else WAIT_S)
         ended = threading.Event()
@@ -240,17 +242,17 @@ class TestAReceiverThatFails:
             finally:
                 ended.set()
 
-    def test_holds_up_nobody_when_the_service_ends(self, cluster: At, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_does_not_block_the_shutdown(self, cluster: At, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "END_S", 0.0)
         ended = threading.Event()
         with receiving(lambda _: cast(None, ended.wait(WAIT_S))) as server:
             cluster.go_to(601.0)
             with hook(cluster, server.url).running(look_s=0.01):
                 server.wait_for(1)
-                assert cluster.summary().waiting == 4, "the cluster answers meanwhile"
+                assert cluster.summary().waiting == 4, "the cluster still answers"
             ended.set()
 
-    def test_a_cluster_that_does_not_answer_is_no_news(self) -> None:
+    def test_a_cluster_that_does_not_answer_sends_no_message(self) -> None:
         class Silent:
             def snapshot(self) -> Any:
                 raise ConnectionError
@@ -261,7 +263,7 @@ class TestAReceiverThatFails:
 
 
 class TestServe:
-    def test_posts_under_the_title_and_the_secret_that_it_was_given(self, tmp_path: Path) -> None:
+    def test_posts_with_the_given_title_and_secret(self, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_text("hush\n")
         secret.chmod(0o600)
@@ -272,20 +274,20 @@ class TestServe:
                 server.wait_for(1)
                 assert json.loads(ask(f"{address}/status")[1])["title"] == "Training"
                 samples: list[dict[str, Any]] = []
-                while not samples:  # the first is taken at once, in a thread of its own
+                while not samples:  # the first is taken at once, in another thread
                     samples = json.loads(ask(f"{address}/use")[1])["items"]
                 assert samples[0]["nodes"] > 0
             headers, body = server.got[0]
             assert headers[SIGNATURE] == f"sha256={hmac.new(b'hush', body, hashlib.sha256).hexdigest()}"
             assert server.messages[0]["cluster"] == "Training"
-        assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["token"], "a simulation leaves no use"
+        assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["token"], "a simulation stores no usage"
 
     @pytest.mark.parametrize(
         ("words", "said"),
         [
             (["--webhook-pending", "5m"], "give --webhook URL too"),
             (["--webhook-secret-file", "x"], "give --webhook URL too"),
-            (["--webhook", "ftp://x"], "must be like https://hooks.example.com/stead"),
+            (["--webhook", "ftp://x"], "must look like https://hooks.example.com/stead"),
             (["--webhook", "http://127.0.0.1:1", "--webhook-pending", "soon"], "'soon'"),
             (["--webhook", "http://127.0.0.1:1", "--webhook-secret-file", "/nowhere"], "/nowhere cannot be read"),
             (["--title", "a\nb"], "must have 1 to 64 printable characters"),
@@ -322,8 +324,8 @@ class TestTheAddress:
             "http://hooks.example.com/#part",
         ],
     )
-    def test_that_is_no_good_is_refused_without_being_shown(self, url: str) -> None:
-        with pytest.raises(Invalid, match=r"must be like https://hooks\.example\.com/stead") as refused:
+    def test_that_is_invalid_is_refused_without_being_printed(self, url: str) -> None:
+        with pytest.raises(Invalid, match=r"must look like https://hooks\.example\.com/stead") as refused:
             Receiver(url)
         assert "secret" not in str(refused.value)
 
@@ -349,7 +351,7 @@ class TestTheSecret:
         ("text", "mode", "said"),
         [("hush", 0o644, "chmod 600"), ("", 0o600, "has no secret"), (None, 0, "cannot be read")],
     )
-    def test_in_a_file_that_is_no_good_is_refused(
+    def test_in_an_unusable_file_is_refused(
         self, tmp_path: Path, text: str | None, mode: int, said: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv(SECRET, raising=False)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from serving import simulated
 from stead import solver
-from stead.asks import PolicyName
 from stead.engine.decisions import BatchDecided, Moved
 from stead.engine.facts import AskSubmitted
 from stead.engine.settings import Unscheduled
 from stead.errors import Invalid
 from stead.journal import Journal, replay
+from stead.language.asks import PolicyName
 from stead.sim.cluster import Outcome, run
 from stead.sim.report import as_text
 from stead.sim.scenario import Scenario, parse
+from tests.serving import simulated
 
 NESTED = """
 nodes:
@@ -42,7 +42,7 @@ def policies(scenario: Scenario) -> set[PolicyName]:
     return {fact.ask.policy for _, fact in scenario.moments if isinstance(fact, AskSubmitted)}
 
 
-def told(outcome: Outcome, kind: type) -> list[object]:
+def decisions_of(outcome: Outcome, kind: type) -> list[object]:
     return [happening.what for happening in outcome.timeline if isinstance(happening.what, kind)]
 
 
@@ -53,7 +53,7 @@ class TestThePolicyOfWorkThatSaysNone:
     def test_is_that_of_the_caller_before_that(self) -> None:
         assert policies(parse("settings: {policy: flow}\nwork: [{id: a}]", policy=PolicyName.PACK)) == {PolicyName.PACK}
 
-    def test_leaves_work_alone_that_says_one(self) -> None:
+    def test_leaves_work_with_a_policy_alone(self) -> None:
         assert policies(parse("settings: {policy: flow}\nwork: [{id: a, policy: pack}]")) == {PolicyName.PACK}
 
     def test_is_that_of_members_of_groups_too(self) -> None:
@@ -74,26 +74,26 @@ class TestThePolicyOfWorkThatSaysNone:
             parse(f"settings: {settings}")
         assert str(caught.value).startswith(error)
 
-    def test_without_the_solver_it_is_refused_where_it_stands(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_solver_it_is_refused_with_its_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(solver, "found", lambda: None)
         with pytest.raises(Invalid, match=r"work\[0\].policy: .*pip install 'stead\[flow\]'"):
             parse("work: [{id: a, policy: flow}]")
 
 
 class TestRuns:
-    def test_flow_leaves_nobody_out_where_one_at_a_time_does(self) -> None:
+    def test_flow_places_all_work_where_one_at_a_time_does_not(self) -> None:
         waiting = {policy: len(run(parse(NESTED, policy=policy), until=5.0).engine.waiting) for policy in PolicyName}
         assert waiting[PolicyName.HYBRID] == waiting[PolicyName.SPREAD] == 4
         assert waiting[PolicyName.FLOW] == waiting[PolicyName.FLOW_PACK] == waiting[PolicyName.FLOW_FGD] == 0
 
-    def test_the_timeline_says_how_good_a_batch_is(self) -> None:
+    def test_the_timeline_shows_how_good_a_batch_is(self) -> None:
         text = as_text(run(parse(NESTED, policy=PolicyName.FLOW)))
-        assert "flow placed 16 of 16 together, at cost 20,000 (the least there is)" in text
+        assert "flow placed 16 of 16 together, at cost 20,000 (optimal)" in text
 
     def test_what_did_not_fit_is_in_the_batch_of_whatever_makes_room(self) -> None:
         crowded = NESTED.replace("count: 8, resources: {CPU: 1}, selector", "count: 20, resources: {CPU: 1}, selector")
         outcome = run(parse(crowded, policy=PolicyName.FLOW))
-        batches = told(outcome, BatchDecided)
+        batches = decisions_of(outcome, BatchDecided)
         assert [(each.asks, each.placed) for each in batches] == [(28, 16), (12, 8), (4, 4)]  # type: ignore[attr-defined]
 
     def test_a_journal_of_batches_replays(self, tmp_path: object) -> None:
@@ -108,9 +108,9 @@ class TestRuns:
 
 
 class TestMoves:
-    def test_work_moves_where_the_scenario_lets_it_and_goes_on_there(self) -> None:
+    def test_work_moves_if_the_scenario_allows_it_and_keeps_running(self) -> None:
         outcome = run(parse(GAPS % 4))
-        assert told(outcome, Moved) == [Moved("small-2", "n-2", "n-1", 380)]
+        assert decisions_of(outcome, Moved) == [Moved("small-2", "n-2", "n-1", 380)]
         assert outcome.engine.placed["small-2"] == "n-1"
         assert "small-2" not in outcome.ended
 
@@ -128,7 +128,7 @@ def test_a_batch_is_an_event_of_its_own_and_no_placement() -> None:
     with simulated(f"settings: {{policy: flow}}\n{NESTED}", until=5.0) as desk:
         events = desk.events(0, 1000)
     assert [(each.subject, each.text) for each in events if each.kind == "batch"] == [
-        ("flow", "placed 16 of 16 together, at cost 20,000 (the least there is)")
+        ("flow", "placed 16 of 16 together, at cost 20,000 (optimal)")
     ]
     assert {each.subject for each in events if each.kind == "placed"} == {
         f"{name}-{n}" for name in ("anywhere", "picky") for n in range(1, 9)

@@ -1,4 +1,4 @@
-"""Scenario files: what each field comes to, and the one sentence with its place for each slip."""
+"""Scenario files: what each field means, and one sentence with its place for each mistake."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stead.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
 from stead.engine import Settings
 from stead.engine.facts import (
     AskEnded,
@@ -24,12 +23,12 @@ from stead.engine.facts import (
     NodeUntainted,
 )
 from stead.errors import Invalid
-from stead.labelling import Labels, Requirement, Selector
-from stead.node import Node
-from stead.resources import Resources
+from stead.language.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
+from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node
+from stead.language.resources import Resources
+from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
 from stead.sim.scenario import load, parse
-from stead.specs import seconds
-from stead.taints import TOLERATE_ALL, Effect, Taint, Toleration
 
 ROOT = Path(__file__).parent.parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -53,7 +52,7 @@ def test_every_scenario_we_ship_loads(path: Path) -> None:
     assert load(path).moments
 
 
-def test_a_node_has_everything_its_entry_says() -> None:
+def test_a_node_has_all_fields_of_its_entry() -> None:
     text = """
     nodes:
       - {id: n, capacity: {CPU: 4, memory: 2Gi}, labels: {zone: a}, taints: "gpu=true,spot:NoExecute", draining: true,
@@ -166,11 +165,11 @@ ASKS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), ASKS, ids=[fields or "nothing" for fields, _ in ASKS])
-def test_work_comes_to_an_ask(fields: str, expected: dict[str, Any]) -> None:
+def test_work_becomes_an_ask(fields: str, expected: dict[str, Any]) -> None:
     assert ask(fields) == Ask("w", **expected)
 
 
-def test_a_group_has_its_bundles_as_members_and_says_for_them_what_they_do_not() -> None:
+def test_a_group_has_its_bundles_as_members_and_they_inherit_its_fields() -> None:
     text = """
     groups:
       id: g
@@ -222,7 +221,7 @@ def test_a_group_has_its_bundles_as_members_and_says_for_them_what_they_do_not()
         ("lose: gang", [AskLost("gang-1"), AskLost("gang-2")]),
     ],
 )
-def test_an_event_comes_to_facts(event: str, facts: list[Any]) -> None:
+def test_an_event_becomes_facts(event: str, facts: list[Any]) -> None:
     text = f"""
     nodes: {{id: n, count: 2}}
     work: [{{id: w}}, {{id: many, count: 2}}]
@@ -238,7 +237,7 @@ def test_an_exact_id_comes_before_the_name_of_an_entry() -> None:
     assert facts == [NodeDrained("a-1"), NodeDrained("a-1")]
 
 
-def test_work_ended_in_the_moment_of_its_submission_is_submitted_first() -> None:
+def test_work_that_ends_when_it_is_submitted_is_submitted_first() -> None:
     scenario = parse("work: {id: w, at: 5}\nevents: {at: 5, end: w}")
     assert [type(fact) for _, fact in scenario.moments] == [AskSubmitted, AskEnded]
 
@@ -248,20 +247,13 @@ def test_settings_and_the_end_are_taken_from_the_file() -> None:
     assert (scenario.title, scenario.until, scenario.settings) == ("t", 120.0, Settings(None, 0.25, 9))
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"), [(0, 0.0), (1.5, 1.5), ("90s", 90.0), ("5m", 300.0), ("1.5 h", 5400.0), ("1d", 86400.0)]
-)
-def test_times_are_numbers_of_seconds_or_have_a_unit(written: Any, expected: float) -> None:
-    assert seconds(written) == expected
-
-
 SLIPS = [
     ("nodes: [", "line 1: this is not YAML: "),
     ("a: b: c", "line 1: this is not YAML: "),
     ("[]", "the file: must be a map with fields such as 'title', not []"),
     ("? [1]\n: 2", "this is not a YAML map with plain keys"),
-    ("nodes: {id: n}\nnodes: {id: m}", "line 2: the field 'nodes' stands there twice"),
-    ("nods: []", "nods: is no field (did you mean 'nodes'?); known are title, until"),
+    ("nodes: {id: n}\nnodes: {id: m}", "line 2: the field 'nodes' is given twice"),
+    ("nods: []", "nods: is not a field (did you mean 'nodes'?); fields are title, until"),
     ("nodes: [{id: n}, 3]", "nodes[1]: must be a map with fields such as 'id', not 3"),
     ("nodes: [{capacity: {CPU: 1}}]", "nodes[0].id: is missing; a good value is 'node-1'"),
     ("nodes: [{id: 7}]", "nodes[0].id: must be text, for example '7', not 7"),
@@ -280,20 +272,23 @@ SLIPS = [
     ("nodes: {id: w}\nwork: {id: w}", "work.id: the id 'w' is already used by nodes.id; choose another"),
     ("work: [{id: a}, {id: b}, {id: c, selector: 'zone in'}]", "work[2].selector: "),
     ("work: [{id: a, label_selector: {zone: '(x)'}}]", "work[0].label_selector: "),
-    ("work: [{id: a, resorces: {CPU: 1}}]", "work[0].resorces: is no field (did you mean 'resources'?); known are id"),
-    ("work: [{id: a, resources: {GPU: 1.5}}]", "work[0].resources: 1.5 GPU cannot be asked for: above 1 it must be"),
+    (
+        "work: [{id: a, resorces: {CPU: 1}}]",
+        "work[0].resorces: is not a field (did you mean 'resources'?); fields are id",
+    ),
+    ("work: [{id: a, resources: {GPU: 1.5}}]", "work[0].resources: you cannot ask for 1.5 GPU: above 1 it must be"),
     (
         "work: [{id: a, at: -1}]",
-        "work[0].at: must be a number of seconds from 0 up, or text such as '90s' or '5m', not -1",
+        "work[0].at: must be a duration such as '90s', '5m' or '1h30m', or a number of seconds from 0 up, not -1",
     ),
-    ("work: [{id: a, for: soon}]", "work[0].for: must be a number of seconds from 0 up"),
+    ("work: [{id: a, for: soon}]", "work[0].for: must be a duration such as '90s'"),
     (
         "work: [{id: a, policy: packed}]",
         "work[0].policy: policy 'packed' is unknown (did you mean 'pack'?); good values are",
     ),
     ("work: [{id: a, priority: high}]", "work[0].priority: must be a whole number such as 1, not 'high'"),
     ("work: [{id: a, fallback: [{selector: '='}]}]", "work[0].fallback[0].selector: "),
-    ("work: [{id: a, near: {topology: zone}}]", "work[0].near.labels: is missing; say which work is meant"),
+    ("work: [{id: a, near: {topology: zone}}]", "work[0].near.labels: is missing; say which work you mean"),
     ("work: [{id: a, near: {ask: b, symmetric: true}}]", "work[0].near.symmetric: is only for apart"),
     ("work: [{id: a, apart: [{ask: b, topology: 'a b'}]}]", "work[0].apart[0].topology: topology key 'a b' contains"),
     ("work: [{id: a, spread: {labels: {a: b}}}]", "work[0].spread.topology: is missing; a good value is 'zone'"),
@@ -304,7 +299,7 @@ SLIPS = [
     ("work: [{id: a, prefers: [{weight: 5}]}]", "work[0].prefers[0]: needs exactly one of selector"),
     ("work: [{id: a, prefers: [{selector: a, weight: 500}]}]", "work[0].prefers[0].weight: weight 500 is out of range"),
     ("work: [{id: a, tolerations: [3]}]", "work[0].tolerations[0]: must be text such as 'gpu=true'"),
-    ("work: [{id: a, tolerations: {gpu: '!exists()'}}]", "work[0].tolerations: a toleration cannot say 'not gpu'"),
+    ("work: [{id: a, tolerations: {gpu: '!exists()'}}]", "work[0].tolerations: a toleration cannot express 'not gpu'"),
     (
         "work: [{id: a, tolerations: [{key: g, operator: Exsts}]}]",
         "work[0].tolerations[0].operator: 'Exsts' is unknown (did you mean 'Exists'?)",
@@ -341,19 +336,22 @@ SLIPS = [
     (f"until: 1{'0' * 400}", "until: must be at most 1000000000000 seconds, for example '5m', not 10000"),
     (f"until: {'9' * 400}s", "until: must be at most 1000000000000 seconds, for example '5m', not '9999"),
     ("until: .inf", "until: must be at most 1000000000000 seconds, for example '5m', not inf"),
-    ("until: .nan", "until: must be a number of seconds from 0 up, or text such as '90s' or '5m', not nan"),
+    (
+        "until: .nan",
+        "until: must be a duration such as '90s', '5m' or '1h30m', or a number of seconds from 0 up, not nan",
+    ),
     (f"nodes: {'[' * 3000}", "this is nested too deeply; a good file is a few levels deep"),
-    ("title: a\nuntil: \0", "line 2: this is not YAML: the character U+0000 may not stand in a file"),
+    ("title: a\nuntil: \0", "line 2: this is not YAML: the character U+0000 is not allowed"),
     ("nodes: {id: n, taints: &a [*a]}", "this YAML is too large"),
-    ("nodes: [{id: n, capacity: {GPU: 1.5}}]", "nodes[0].capacity: node 'n' cannot have 1.5 GPU: devices are whole"),
+    ("nodes: [{id: n, capacity: {GPU: 1.5}}]", "nodes[0].capacity: node 'n' cannot have 1.5 GPU: give whole devices"),
     (
         "nodes: {id: n}\nevents: [{at: 1, resize: n, capacity: {GPU: 1.5}}]",
-        "events[0].capacity: node 'n' cannot have 1.5 GPU: devices are whole",
+        "events[0].capacity: node 'n' cannot have 1.5 GPU: give whole devices",
     ),
     ("nodes: [{id: n, count: 100000000}]", "nodes[0].count: must be at most 1000000, not 100000000"),
     (
         "groups: {id: g, count: 1000000, bundles: [{resources: {CPU: 1}, count: 1000000}]}",
-        "groups.bundles[0].count: there may be at most 1,000,000 nodes and pieces of work; take less",
+        "groups.bundles[0].count: at most 1,000,000 nodes and pieces of work are allowed; use fewer",
     ),
     (
         "work: {id: train}\nevents: [{at: 1, end: trian}]",
@@ -362,17 +360,17 @@ SLIPS = [
     ("nodes: {id: n}\nevents: [{at: 1, lose: [n]}]", "events[0].lose[0]: there is no work 'n'"),
     (
         "nodes: {id: n}\nevents: [{at: 5, drain: n, taints: x}]",
-        "events[0].taints: is no field; known are at, drain",
+        "events[0].taints: is not a field; fields are at, drain",
     ),
-    ("work: {id: w}\nevents: [{at: 5, end: w, key: x}]", "events[0].key: is no field; known are at, end"),
-    ("events: [{at: 30, join: {id: m, at: 50}}]", "events[0].join.at: is no field; known are id, count, capacity"),
-    ("settings: {patients: 3}", "settings.patients: is no field (did you mean 'patience'?)"),
+    ("work: {id: w}\nevents: [{at: 5, end: w, key: x}]", "events[0].key: is not a field; fields are at, end"),
+    ("events: [{at: 30, join: {id: m, at: 50}}]", "events[0].join.at: is not a field; fields are id, count, capacity"),
+    ("settings: {patients: 3}", "settings.patients: is not a field (did you mean 'patience'?)"),
     ("settings: {hybrid_threshold: 3}", "settings.hybrid_threshold: must be a number from 0 to 1, not 3"),
 ]
 
 
 @pytest.mark.parametrize(("text", "sentence"), SLIPS, ids=[text[:80] for text, _ in SLIPS])
-def test_a_slip_is_one_sentence_with_its_place(text: str, sentence: str) -> None:
+def test_a_mistake_is_one_sentence_with_its_place(text: str, sentence: str) -> None:
     with pytest.raises(Invalid) as refused:
         parse(text)
     assert str(refused.value).startswith(sentence)
@@ -387,5 +385,5 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="it is not UTF-8 text"):
         load(tmp_path / "latin.yaml")
     (tmp_path / "slip.yaml").write_text("nods: []")
-    with pytest.raises(Invalid, match=r"slip\.yaml: nods: is no field"):
+    with pytest.raises(Invalid, match=r"slip\.yaml: nods: is not a field"):
         load(tmp_path / "slip.yaml")

@@ -1,4 +1,4 @@
-"""The simulated cluster: work runs for its time, is lost with its node, and the same file gives the same run."""
+"""The simulated cluster: work runs for its duration, is lost with its node, and the same file gives the same run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ from pathlib import Path
 import pytest
 
 from stead.codec import dumps
+from stead.controller import Controller
+from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused
+from stead.engine.explain.events import listed
 from stead.engine.facts import AskEnded, GroupEnded
 from stead.errors import Invalid
 from stead.journal import Journal, replay
-from stead.sim.cluster import Outcome, run
-from stead.sim.report import names, summary, timeline_rows
+from stead.language.nodes import NodeTemplate
+from stead.language.resources import Resources
+from stead.sim.cluster import Outcome, SimCluster, play, run
+from stead.sim.report import summary, timeline_rows
 from stead.sim.scenario import load, parse
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "scenarios" / "demo.yaml"
 
 
-def told(outcome: Outcome) -> list[str]:
-    """The timeline in words, without the beginning that every run has."""
+def timeline_of(outcome: Outcome) -> list[str]:
+    """The timeline as text, without the start that every run has."""
     rows = [f"{moment} {words}" for moment, words in timeline_rows(outcome.timeline)]
     return [row for row in rows if not row.endswith((" joined", " submitted"))]
 
 
 def test_work_ends_after_its_duration_and_makes_room() -> None:
     outcome = run(parse("nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, count: 3, resources: {CPU: 1}, for: 10}"))
-    assert [row for row in told(outcome) if "waiting" not in row] == [
+    assert [row for row in timeline_of(outcome) if "waiting" not in row] == [
         "0 s w-1 placed on n",
         "10 s w-1 ended",
         "10 s w-2 placed on n",
@@ -39,14 +44,14 @@ def test_work_ends_after_its_duration_and_makes_room() -> None:
     assert not outcome.engine.placed
 
 
-def test_a_run_stops_at_the_given_moment() -> None:
+def test_a_run_stops_at_the_given_time() -> None:
     scenario = parse("until: 25\nnodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}, for: 100}")
     assert run(scenario).moment == 25.0
     assert run(scenario, until=5.0).engine.placed == {"w": "n"}
     assert run(scenario, until=500.0).ended == ("w",)
 
 
-def test_what_happens_at_the_last_moment_still_happens() -> None:
+def test_what_happens_at_the_end_time_still_happens() -> None:
     scenario = parse("nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}, for: 10}")
     assert run(scenario, until=10.0).ended == ("w",)
 
@@ -92,7 +97,7 @@ def test_a_group_runs_as_one_and_starts_its_time_again_when_a_member_is_lost() -
     assert not outcome.engine.placed
 
 
-def test_a_deadline_refuses_what_still_waits() -> None:
+def test_work_that_is_pending_at_its_deadline_is_refused() -> None:
     outcome = run(parse("nodes: {id: n}\nwork: {id: w, resources: {CPU: 1}, at: 5, deadline: 10}"))
     assert [(h.moment, h.what.id) for h in outcome.timeline if isinstance(h.what, Refused)] == [(15.0, "w")]
     assert [refused.id for refused in outcome.refused] == ["w"]
@@ -105,21 +110,21 @@ def test_work_can_be_ended_and_lost_by_events() -> None:
     events: [{at: 5, end: a}, {at: 10, lose: b}]
     """
     outcome = run(parse(text))
-    assert told(outcome) == [
+    assert timeline_of(outcome) == [
         "0 s a, b placed on n",
         "5 s a ended",
-        "10 s b lost the place",
+        "10 s b lost, pending again",
         "10 s b placed on n",
         "40 s b ended",
     ]
 
 
-def test_a_run_that_never_gets_on_is_stopped_with_a_sentence() -> None:
+def test_a_run_that_does_not_advance_is_stopped_with_a_sentence() -> None:
     text = """
     nodes: {id: n, capacity: {CPU: 1}, taints: "out:NoExecute"}
     work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 0}]}
     """
-    with pytest.raises(Invalid, match="does not get past 0 s: work is placed and evicted for ever"):
+    with pytest.raises(Invalid, match="does not get past 0 s: work is placed and evicted forever"):
         run(parse(text))
 
 
@@ -129,25 +134,25 @@ def test_a_run_without_an_end_is_stopped_with_a_sentence(monkeypatch: pytest.Mon
     nodes: {id: n, capacity: {CPU: 1}, taints: "out:NoExecute"}
     work: {id: w, resources: {CPU: 1}, tolerations: [{key: out, operator: Exists, seconds: 9}]}
     """
-    with pytest.raises(Invalid, match=r"does not end by itself: .* for example until: 1h$"):
+    with pytest.raises(Invalid, match=r"does not end: .* for example until: 1h$"):
         run(parse(text))
     assert run(parse(text), until=2000.0).moment == 2000.0
 
 
-def test_a_long_run_in_which_things_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_in_which_work_ends_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stead.sim.cluster.STEPS_MAX", 5)
     text = "nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, count: 50, resources: {CPU: 1}, for: 10, deadline: 1h}"
     assert run(parse(text)).moment == 500.0
 
 
-def test_a_run_is_over_with_the_last_thing_that_happened_not_with_a_deadline_that_no_longer_matters() -> None:
+def test_a_run_ends_with_its_last_event_not_with_a_deadline_that_no_longer_matters() -> None:
     outcome = run(
         parse("nodes: {id: n, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}, deadline: 1h, for: 10}")
     )
     assert outcome.moment == 10.0
 
 
-def test_a_run_is_not_over_only_when_work_would_have_ended_that_was_ended_before() -> None:
+def test_a_run_does_not_wait_for_the_planned_end_of_work_that_has_ended() -> None:
     text = """
     nodes: {id: n, capacity: {CPU: 4}}
     work: {id: w, resources: {CPU: 1}, for: 1h}
@@ -156,7 +161,7 @@ def test_a_run_is_not_over_only_when_work_would_have_ended_that_was_ended_before
     """
     outcome = run(parse(text))
     assert (outcome.moment, outcome.ended) == (5.0, ("w", "g"))
-    assert "5 s w, g ended" in told(outcome)
+    assert "5 s w, g ended" in timeline_of(outcome)
 
 
 def test_an_event_ends_a_group_with_all_its_members() -> None:
@@ -178,17 +183,22 @@ def test_a_group_that_loses_its_places_is_placed_again() -> None:
     events: {at: 5, lose: g}
     """
     placed = "g placed: g-1 on n, g-2 on n"
-    assert told(run(parse(text))) == [f"0 s {placed}", "5 s g-1..2 lost the place", f"5 s {placed}", "15 s g ended"]
+    assert timeline_of(run(parse(text))) == [
+        f"0 s {placed}",
+        "5 s g-1..2 lost, pending again",
+        f"5 s {placed}",
+        "15 s g ended",
+    ]
 
 
-def test_what_is_not_there_yet_or_no_longer_neither_ends_nor_is_lost() -> None:
+def test_work_that_does_not_exist_neither_ends_nor_is_lost() -> None:
     text = """
     nodes: {id: n, capacity: {CPU: 1}}
     work: [{id: w, resources: {CPU: 1}, at: 10, for: 5}]
     events: [{at: 5, end: w}, {at: 5, lose: w}, {at: 20, end: w}, {at: 20, lose: w}]
     """
     outcome = run(parse(text))
-    assert told(outcome) == ["10 s w placed on n", "15 s w ended"]
+    assert timeline_of(outcome) == ["10 s w placed on n", "15 s w ended"]
     assert outcome.ended == ("w",)
 
 
@@ -197,11 +207,11 @@ def test_a_scenario_too_large_for_the_machine_is_one_sentence(monkeypatch: pytes
         raise MemoryError
 
     monkeypatch.setattr("stead.controller.Controller.step", too_large)
-    with pytest.raises(Invalid, match="too large to be simulated here; take smaller counts and amounts"):
+    with pytest.raises(Invalid, match="too large to simulate on this machine; use smaller counts and amounts"):
         run(parse("nodes: {id: n}"))
 
 
-def test_an_empty_scenario_is_over_at_once() -> None:
+def test_an_empty_scenario_ends_at_once() -> None:
     outcome = run(parse("title: nothing"))
     assert summary(outcome) == "nothing at 0 s: 0 nodes; 0 asks placed, 0 waiting, 0 refused, 0 ended"
 
@@ -234,5 +244,18 @@ def test_a_journalled_run_replays_to_the_same_engine(tmp_path: Path) -> None:
         (["b", "a-9", "a-10", "c"], "b, a-9..10, c"),
     ],
 )
-def test_numbered_names_are_drawn_together(ids: list[str], shown: str) -> None:
-    assert names(ids) == shown
+def test_numbered_names_are_joined(ids: list[str], shown: str) -> None:
+    assert listed(ids) == shown
+
+
+def test_a_node_that_is_launched_joins_and_one_that_is_retired_leaves_unless_it_has_work() -> None:
+    cluster = SimCluster(parse("nodes: {id: busy, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}}"))
+    controller = Controller(cluster, Engine())
+    play(cluster, controller, None)
+    cluster.launch([NodeTemplate("spot", Resources.of(CPU=2))])
+    play(cluster, controller, None)
+    assert list(controller.engine.nodes) == ["busy", "spot-1"]
+    cluster.retire("busy")
+    cluster.retire("spot-1")
+    play(cluster, controller, None)
+    assert list(controller.engine.nodes) == ["busy"]

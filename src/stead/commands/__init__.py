@@ -1,6 +1,6 @@
-"""The commands of `stead` for a cluster that runs.
+"""The commands of `stead`.
 
-Rule: a command understands its words before it attaches, so that a slip costs nothing; then it asks a desk and prints.
-Every one works on Ray, on a service (`--address http://...`) and so on whatever that serves. What a command needs is
-imported when it runs, so that `stead --help` answers at once.
+Rule: a command parses all its arguments before it connects, so that a typo costs no time; then it asks a desk and
+prints. A command that asks a desk works on Ray and on a service (`--address http://...`). Heavy modules are imported
+when a command runs, so that `stead --help` is fast.
 """

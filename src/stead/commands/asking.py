@@ -1,6 +1,6 @@
-"""`stead why`, `lint`, `replay`: questions about what waits, what is written wrongly, and what was decided.
+"""`stead why`, `lint`, `replay`: why work is pending, which requests match nothing, and what was decided.
 
-Rule: nothing is changed and nothing submitted. A past decision is shown only after it was made again, byte-equal.
+Rule: nothing is changed and nothing is submitted. A past decision is shown only after its replay was byte-equal.
 """
 
 from __future__ import annotations
@@ -12,43 +12,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stead.commands.arguments import Moment, past_moment
 from stead.commands.completing import work_ids
+from stead.commands.connecting import Where, addressed, asked, reached
 from stead.commands.output import (
     for_scripts,
     formatted,
-    moment,
     parsed_spec,
     say,
-    shortened,
     sortable,
     structured,
     written,
 )
-from stead.commands.reach import Where, addressed, asked, reached
-from stead.commands.words import Moment, past_moment
+from stead.language.times import moment_text
+from stead.text import plural, printable, short_id, with_names
 
 if TYPE_CHECKING:
     from stead.journal import Journal
     from stead.operate.history import Replayed
 
 STEPS_LONG = 200
-"""A journal with more steps shows how far it is, to somebody who looks."""
+"""A longer journal shows a progress bar on a terminal."""
 
-spec_option = click.option("--spec", metavar="FILE", help="Work as a YAML file describes it; - is standard input.")
+spec_option = click.option("--spec", metavar="FILE", help="A YAML file that describes work; - is standard input.")
 
 
 # -- why
 
 
-@click.command(short_help="Say why something waits, or is where it is.")
+@click.command(short_help="Explain why work is pending, or why it runs where it does.")
 @click.argument("id", required=False, metavar="[ID]", shell_complete=work_ids)
 @spec_option
 @formatted
 @asked
 def why(id: str | None, spec: str | None, form: str, where: Where) -> int:
-    """Say why ID (a task, an actor, a group; a name will do) waits, and what would let it in; or why it is where it is.
+    """Explain why ID is pending and what would place it, or why it runs where it does. ID is the id or name of a task,
+    an actor or a group.
 
-    With --spec the same of work that was never submitted, and is not.
+    With --spec, explain work that is not submitted.
 
     \b
     Examples:
@@ -57,7 +58,7 @@ def why(id: str | None, spec: str | None, form: str, where: Where) -> int:
       stead why --scenario scenarios/demo.yaml render
     """
     if (id is None) == (spec is None):
-        raise click.UsageError("name one piece of work by its id, or give --spec FILE")
+        raise click.UsageError("give the id of one piece of work, or --spec FILE")
     described = None if spec is None else parsed_spec(spec)
     if where.scenario is not None and id is not None and not for_scripts(form):
         return _in_scenario(id, where.scenario, where.until)
@@ -79,7 +80,7 @@ def why(id: str | None, spec: str | None, form: str, where: Where) -> int:
 
 
 def _in_scenario(id: str, scenario: str, until: float | None) -> int:
-    """In words the simulation knows more: also what ended or was refused is told of."""
+    """The simulator's own text also covers work that has ended or was refused."""
     from stead.sim.cluster import run
     from stead.sim.report import why_text
     from stead.sim.scenario import load
@@ -95,13 +96,13 @@ def _indented(text: str) -> str:
 # -- lint
 
 
-@click.command(short_help="Find what work asks for and nothing has.")
+@click.command(short_help="Find what work asks for and no node has.")
 @spec_option
 @sortable
 @asked
 def lint(spec: str | None, order: str | None, form: str, where: Where) -> int:
-    """Find what waiting work (or that of a spec) asks for and no node has today: labels, values, resources; with the
-    word that was perhaps meant. Exit code 1 if there is something.
+    """Find labels, values and resources that pending work (or the work of a spec) requests and no node has, with the
+    most similar names. Exit code 1 if there are findings.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def lint(spec: str | None, order: str | None, form: str, where: Where) -> int:
         listing = finding_listing(Names(desk))
         if order is not None:
             found = listing.sorted(found, order)
-        nothing = "nothing found: everything that is asked for is there"
+        nothing = "nothing found: the cluster has everything that is requested"
         say(nothing if not found and form in FOR_PEOPLE else listing.text(form, found))
     return 1 if found else 0
 
@@ -128,25 +129,24 @@ def lint(spec: str | None, order: str | None, form: str, where: Where) -> int:
 # -- replay
 
 
-@click.command(short_help="Decide something of the past again and compare.")
+@click.command(short_help="Replay past decisions and compare.")
 @click.argument("journal", required=False, metavar="[JOURNAL]")
 @click.option(
-    "--ask", metavar="ID", default="", help="The last decision about this piece of work.", shell_complete=work_ids
+    "--ask", metavar="ID", default="", help="Replay the last decision about this work.", shell_complete=work_ids
 )
 @click.option(
     "--at",
     metavar="TIME",
     callback=past_moment,
-    help="The last decision at or before this moment: 2026-01-31 12:00:00 (UTC), 5m (ago), or seconds.",
+    help="Replay the last decision at or before this time: 2026-01-31 12:00:00 (UTC), 5m (ago), or seconds.",
 )
 @formatted
 @addressed
 def replay(journal: str | None, ask: str, at: Moment | None, form: str, address: str | None) -> int:
-    """Decide something of the past again from the journal, check that it is byte-equal to what was decided then, and
-    explain it as of then.
+    """Replay a past decision from the journal, check that it is byte-equal to the original, and explain it.
 
-    Of a cluster, one decision: --ask, --at, or both. With JOURNAL (a file) the same of that file; without both
-    options every decision in it. In the journal of a simulation --at counts from its start.
+    Choose one decision of a cluster with --ask, --at, or both. With JOURNAL (a file), replay that file instead; without
+    --ask and --at, replay every decision in it. In the journal of a simulation, --at counts from its start.
 
     \b
     Examples:
@@ -157,10 +157,10 @@ def replay(journal: str | None, ask: str, at: Moment | None, form: str, address:
     """
     if journal is not None:
         if address is not None:
-            raise click.UsageError("give the file of a journal or --address, not both")
+            raise click.UsageError("give a journal file or --address, not both")
         return _of_file(journal, ask, at, form)
     if not ask and at is None:
-        raise click.UsageError("say which decision: --ask ID, --at TIME or both; or name the file of a journal")
+        raise click.UsageError("choose a decision with --ask ID, --at TIME or both; or give a journal file")
     with reached("replay", address) as desk:
         before = None if at is None else at.before(desk.summary().at)
         found = desk.replay(ask, before)
@@ -185,22 +185,22 @@ def _of_file(path: str, ask: str, at: Moment | None, form: str) -> int:
         steps = last.step if last else 0
         if not structured(form, {"journal": path, "steps": steps, "oldest": oldest, "equal": True}):
             count = steps - oldest + 1
-            click.echo(f"{path}: {count} steps decided again, every decision byte-equal{how_far_back(journal)}.")
+            click.echo(f"{path}: {plural(count, 'step')} replayed, every decision byte-equal{how_far_back(journal)}.")
     return 0
 
 
-def is_looked_at() -> bool:
+def is_interactive() -> bool:
     return sys.stderr.isatty()
 
 
 @contextmanager
 def _progress(journal: Journal) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr, where somebody looks at it and it takes a while."""
+    """A progress bar on stderr, for a long journal on a terminal."""
     steps, base = len(journal), journal.kept_after
-    if steps <= STEPS_LONG or not is_looked_at():
+    if steps <= STEPS_LONG or not is_interactive():
         yield None
         return
-    with click.progressbar(length=steps, label="deciding again", file=sys.stderr) as bar:
+    with click.progressbar(length=steps, label="replaying", file=sys.stderr) as bar:
         yield lambda step: bar.update(step - base - bar.pos)
 
 
@@ -208,16 +208,17 @@ def _tell(found: Replayed, form: str) -> None:
     if for_scripts(form):
         click.echo(written(form, replayed_json(found)))
         return
-    from stead.sim.report import sentence
+    from stead.engine.explain.events import event_of
 
-    when = moment(found.moment)
+    when = moment_text(found.moment)
     back = f" (the journal goes back to step {found.oldest})" if found.oldest > 1 else ""
-    click.echo(f"step {found.step} of {found.steps}, at {when}: decided again, byte-equal{back}.")
+    click.echo(f"step {found.step} of {found.steps}, at {when}: replayed, byte-equal{back}.")
     for decision in found.decisions:
-        who, said = sentence(decision)
-        click.echo(shortened(f"  {who}: {said}"))
+        event = event_of(decision, found.moment, found.names)
+        if event is not None:
+            click.echo(with_names(printable(f"  {event.subject}: {event.text}")))
     if found.explanation is not None:
-        click.echo(shortened(f"\n{found.ask}, as of then: {_indented(str(found.explanation))}"))
+        click.echo(printable(f"\n{short_id(found.ask)}, at that time: {_indented(str(found.explanation))}", keep="\n"))
 
 
 def replayed_json(found: Replayed) -> dict[str, Any]:

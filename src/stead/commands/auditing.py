@@ -1,27 +1,27 @@
-"""`stead audit`, `undo`: who changed what, and taking it back.
+"""`stead audit`, `undo`: who changed what, and how to undo it.
 
-Rule: the audit is shown as it was written; whether it was touched since is said whenever it is shown.
+Rule: the audit is verified whenever it is shown; an audit that was tampered with is refused.
 """
 
 from __future__ import annotations
 
 import click
 
+from stead.commands.connecting import addressed, author, reached
 from stead.commands.output import formatted, say, sortable, structured, unconfirmed_text
-from stead.commands.reach import addressed, author, reached
-from stead.errors import printable
+from stead.text import plural, printable
 
 
 @click.command(short_help="Show who changed what.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Show this many of the latest."
+    "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number of entries."
 )
-@click.option("--after", metavar="NUMBER", type=click.IntRange(0), help="Show the first ones after this entry.")
-@click.option("--verify", is_flag=True, help="Only check that no entry was changed, taken out or put in.")
+@click.option("--after", metavar="NUMBER", type=click.IntRange(0), help="Show the entries after this one.")
+@click.option("--verify", is_flag=True, help="Only check that no entry was changed, removed or inserted.")
 @sortable
 @addressed
 def audit(limit: int, after: int | None, verify: bool, order: str | None, form: str, address: str | None) -> int:
-    """Show who changed which node, when, from where, and what; the newest last. `stead undo` takes one back.
+    """Show who changed which node, when, from where, and how; the newest change is last. `stead undo` undoes one.
 
     \b
     Examples:
@@ -38,22 +38,22 @@ def audit(limit: int, after: int | None, verify: bool, order: str | None, form: 
         count = desk.verify()
         if verify:
             if not structured(form, {"entries": count, "verified": True}):
-                click.echo(f"{count} {'entry' if count == 1 else 'entries'}, none was touched")
+                click.echo(f"{plural(count, 'entry', 'entries')}, none was tampered with")
             return 0
         found = desk.audit(max(0, count - limit) if after is None else after, limit)
         listing = entry_listing(Names(desk))
         if order is not None:
             found = listing.sorted(found, order)
-        say("no change" if not found and form in FOR_PEOPLE else listing.text(form, found))
+        say("no changes" if not found and form in FOR_PEOPLE else listing.text(form, found))
     return 0
 
 
-@click.command(short_help="Take a change back.")
+@click.command(short_help="Undo a change.")
 @click.argument("number", type=click.IntRange(1, 2**62))
 @formatted
 @addressed
 def undo(number: int, form: str, address: str | None) -> int:
-    """Take back the change with this NUMBER of `stead audit`. Refused if what it changed was changed again since.
+    """Undo the change with this NUMBER in `stead audit`. Refused if the same thing was changed again since.
 
     \b
     Example:
@@ -65,7 +65,7 @@ def undo(number: int, form: str, address: str | None) -> int:
         carried = desk.undo(number, author())
     if not structured(form, carried_json(carried)):
         for view in carried.nodes:
-            click.echo(printable(f"node {view.title}: {number} is undone: {carried.entry.changes}"))
+            click.echo(printable(f"node {view.title}: entry {number} is undone: {carried.entry.changes}"))
         for line in unconfirmed_text(carried):
             click.echo(line)
     return 0

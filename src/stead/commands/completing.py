@@ -1,7 +1,7 @@
-"""Shell completion: `stead completion`, and the ids that a shell may complete.
+"""Shell completion: `stead completion`, and the ids that a shell can complete.
 
-Rule: quick and silent. Ids are asked of the service that the command would reach (--address, STEAD_ADDRESS or the
-default context); where it does not answer at once, or something else is wrong, nothing is completed and nothing said.
+Rule: fast and silent. Ids come from the service that the command would use (--address, STEAD_ADDRESS or the default
+context); if it does not answer at once, or anything else fails, nothing is completed and nothing is printed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stead.commands.connecting import service
 from stead.commands.destinations import destination
-from stead.commands.reach import service
 from stead.errors import Invalid
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command(short_help="Print the script for shell completion.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
-    """Print the script by which SHELL completes commands, options, contexts, and where STEAD_ADDRESS or the default
-    context is a service the ids of nodes and work.
+    """Print the completion script for SHELL. It completes commands, options and contexts; if STEAD_ADDRESS or the
+    default context is a service, also the ids of nodes and work.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def completion(shell: str) -> int:
     kind = get_completion_class(shell)
     assert kind is not None
     program = click.get_current_context().find_root().command
-    # The script alone: bash's own class would start a bash to look at its version.
+    # Only the script: click's class for bash would start a bash to check its version.
     click.echo(ShellComplete.source(kind(program, {}, "stead", "_STEAD_COMPLETE")))
     return 0
 
@@ -56,7 +56,7 @@ def work_ids(context: click.Context, parameter: click.Parameter, begin: str) -> 
 
 
 def described(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
-    """`stead describe`: first what kind of thing it is, then which."""
+    """`stead describe`: first the kind, then the name."""
     if parameter.name == "kind":
         return [each for each in ("node", "work", "group") if each.startswith(begin)]
     is_node = str(context.params.get("kind", "")).startswith("node")
@@ -64,7 +64,7 @@ def described(context: click.Context, parameter: click.Parameter, begin: str) ->
 
 
 def node_words(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
-    """kubectl's form: first the word `nodes`, then a node; what follows nobody can know."""
+    """kubectl's form: first the word `nodes`, then a node; the rest cannot be completed."""
     given = context.params.get(parameter.name or "") or ()
     if not given:
         return ["nodes"] if "nodes".startswith(begin) else []

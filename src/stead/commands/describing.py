@@ -1,6 +1,6 @@
-"""`stead describe`: all that is known about a node, a piece of work or a group.
+"""`stead describe`: everything that is known about a node, a piece of work or a group.
 
-Rule: `operate.describing` finds it all; here it only becomes text. Parts about which nothing is known are left out.
+Rule: `operate.describing` collects it; this module only formats it. Empty sections are left out.
 """
 
 from __future__ import annotations
@@ -12,22 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from stead.commands.completing import described
-from stead.commands.output import (
-    amount_text,
-    amounts_text,
-    ending,
-    event_line,
-    formatted,
-    moment,
-    pairs,
-    say,
-    structured,
-    time_text,
-)
-from stead.commands.reach import Where, asked, reached
-from stead.commands.words import short_id
-from stead.errors import did_you_mean, printable
-from stead.labelling import IDENTITY_KEYS
+from stead.commands.connecting import Where, asked, reached
+from stead.commands.output import ending, formatted, pairs, say, structured
+from stead.errors import did_you_mean
+from stead.language.labels import IDENTITY_KEYS
+from stead.language.resources import amounts_text, quantity_text
+from stead.language.times import duration_text, moment_text
+from stead.text import plural, printable, short_id
 
 if TYPE_CHECKING:
     from stead.commands.naming import Names
@@ -37,14 +28,14 @@ if TYPE_CHECKING:
 KINDS = {"node": "node", "nodes": "node", "work": "work", "group": "group", "groups": "group"}
 
 
-@click.command(short_help="Tell all that is known about a node, work or a group.")
+@click.command(short_help="Show all details of a node, a piece of work or a group.")
 @click.argument("kind", metavar="node|work|group", shell_complete=described)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=described)
 @formatted
 @asked
 def describe(kind: str, names: tuple[str, ...], form: str, where: Where) -> int:
-    """Tell all that is known about every NAME, a node, a piece of work or a group: state, age, labels and where they
-    come from, taints, what is used, what runs there, why it waits, events, and who changed it. A NAME may be an id.
+    """Show everything about each NAME, a node, a piece of work or a group: state, age, labels and their sources,
+    taints, what is used, what runs there, why it is pending, events, and who changed it. A NAME may be an id.
 
     \b
     Examples:
@@ -54,15 +45,15 @@ def describe(kind: str, names: tuple[str, ...], form: str, where: Where) -> int:
       stead describe node cpu-a --scenario scenarios/demo.yaml
     """
     if kind not in KINDS:
-        raise click.UsageError(f"{kind!r} cannot be described{did_you_mean(kind, KINDS)}; say node, work or group")
+        raise click.UsageError(f"{kind!r} cannot be described{did_you_mean(kind, KINDS)}; give node, work or group")
     from stead.commands.naming import Names
     from stead.operate.describing import describe as look_at
     from stead.operate.describing import description_json
 
     with reached("describe", where) as desk:
-        found = [look_at(desk, KINDS[kind], said) for said in names]
-        told = [description_json(each) for each in found]
-        if not structured(form, told[0] if len(told) == 1 else told):
+        found = [look_at(desk, KINDS[kind], name) for name in names]
+        documents = [description_json(each) for each in found]
+        if not structured(form, documents[0] if len(documents) == 1 else documents):
             say("\n\n".join(description_text(each, Names(desk)) for each in found))
     return 0
 
@@ -77,12 +68,12 @@ def description_text(found: Description, names: Names) -> str:
             facts, parts = _group_facts(group), _work_parts(found, names)
         case work:
             facts, parts = _work_facts(work, names), _work_parts(found, names)
-    age = "" if found.age is None else f"{time_text(found.age)}, since {moment(found.since or 0.0)}"
+    age = "" if found.age is None else f"{duration_text(found.age)}, since {moment_text(found.since or 0.0)}"
     first = [(found.kind.capitalize(), found.name or found.id), ("Id", found.id if found.name else "")]
     lines = [*first, ("State", found.state), ("Age", age), *facts]
     head = [f"{title + ':':<11}{text}" for title, text in lines if text]
-    told = [f"{title}:\n" + "\n".join(f"  {line}" for line in body) for title, body in parts if body]
-    return printable("\n".join([*head, *told]), keep="\n")
+    texts = [f"{title}:\n" + "\n".join(f"  {line}" for line in body) for title, body in parts if body]
+    return printable("\n".join([*head, *texts]), keep="\n")
 
 
 Facts = Sequence[tuple[str, str]]
@@ -90,7 +81,7 @@ Parts = Iterator[tuple[str, list[str]]]
 
 
 def _node_facts(view: NodeView) -> Facts:
-    return [("Address", view.ip), ("Runs", f"{view.runs} pieces of work" if view.runs != 1 else "1 piece of work")]
+    return [("Address", view.ip), ("Runs", f"{plural(view.runs, 'piece')} of work")]
 
 
 def _node_parts(found: Description, view: NodeView, names: Names) -> Parts:
@@ -100,7 +91,7 @@ def _node_parts(found: Description, view: NodeView, names: Names) -> Parts:
     yield (
         "Used",
         [
-            f"{amount_text(use.resource, use.used)}/{amount_text(use.resource, use.total)} {use.resource}"
+            f"{quantity_text(use.resource, use.used)}/{quantity_text(use.resource, use.total)} {use.resource}"
             f" ({use.percent:.0f}%)"
             for use in found.uses
         ],
@@ -113,12 +104,14 @@ def _taints(found: Description, view: NodeView) -> list[str]:
     lines = []
     for taint in view.taints:
         end = ends.get((taint.key, taint.effect))
-        said = ""
+        text = ""
         if end is not None:
-            until = f"until {moment(end.until)} ({time_text(end.until - found.at)} left)" if end.until else None
-            said = f" since {moment(end.since)}{',' if until or end.job or end.owner else ''}"
-            said += ending(until, end.job, end.owner)
-        lines.append(f"{taint}{said}")
+            until = (
+                f"until {moment_text(end.until)} ({duration_text(end.until - found.at)} left)" if end.until else None
+            )
+            text = f" since {moment_text(end.since)}{',' if until or end.job or end.owner else ''}"
+            text += ending(until, end.job, end.owner)
+        lines.append(f"{taint}{text}")
     return lines
 
 
@@ -131,7 +124,7 @@ def _work_facts(view: WorkView, names: Names) -> Facts:
         ("Namespace", view.namespace),
         ("Count", str(view.count) if view.count > 1 else ""),
         ("Asks for", amounts_text(view.resources)),
-        ("Rules", "; ".join(view.rules)),
+        ("Rules", names.text("; ".join(view.rules))),
         ("Labels", pairs(view.labels)),
     ]
 
@@ -150,10 +143,13 @@ def _bundles(view: GroupView) -> str:
 
 
 def _work_parts(found: Description, names: Names) -> Parts:
-    """What all kinds have: devices, work, the explanation, events and changes."""
+    """The sections that every kind has: devices, work, the explanation, events and changes."""
     yield (
         "Devices",
-        [f"{each.amount:g} {each.resource}: {each.name or names.of(each.work)}" for each in found.shares],
+        [
+            f"{quantity_text(each.resource, each.amount)} {each.resource}: {each.name or names.of(each.work)}"
+            for each in found.shares
+        ],
     )
     rest = found.work_total - len(found.work)
     yield (
@@ -164,11 +160,11 @@ def _work_parts(found: Description, names: Names) -> Parts:
         ],
     )
     yield "Why", [] if found.why is None else names.text(str(found.why)).split("\n")
-    yield "Events", [event_line(event) for event in found.events]
+    yield "Events", [names.event(event) for event in found.events]
     yield (
         "Changes",
         [
-            f"{entry.number}  {moment(entry.at)}  {entry.author}  {entry.action}: {entry.changes}"
+            f"{entry.number}  {moment_text(entry.at)}  {entry.author}  {entry.action}: {entry.changes}"
             for entry in found.changes
         ],
     )
@@ -176,6 +172,6 @@ def _work_parts(found: Description, names: Names) -> Parts:
 
 def _row(view: WorkView, node: str) -> str:
     many = f" ({view.count})" if view.count > 1 else ""
-    called = f"{view.name} ({short_id(view.id)})" if view.name else view.id
+    called = f"{view.name} ({short_id(view.id)})" if view.name else short_id(view.id)
     place = f" on {node}" if node else ""
     return f"{called}{many}: {view.state}{place}, {amounts_text(view.resources)}"

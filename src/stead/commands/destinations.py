@@ -1,8 +1,8 @@
-"""Where a command goes, and which token goes with it.
+"""Which cluster or service a command uses, and which token it sends there.
 
-Rule: a token belongs to an address. A context's token goes to the scheme, host and port of that context; STEAD_TOKEN to
-STEAD_ADDRESS, or where that names no service to the address on the command line; the token of this machine's own
-service to this machine. Ray's token goes to Ray only. Where no token belongs, none is sent.
+Rule: a token belongs to an address. A context's token goes to the scheme, host and port of that context; STEAD_TOKEN
+goes to STEAD_ADDRESS or, if that is not a service, to the address on the command line; the token of this machine's own
+service goes to this machine. Ray's token goes only to Ray. To any other address, no token is sent.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ TOKEN = "STEAD_TOKEN"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A service or a Ray cluster; with no address, the Ray cluster that Ray itself finds."""
+    """A service or a Ray cluster; without an address, the Ray cluster that Ray itself finds."""
 
     address: str | None
-    saved: SavedService | None = None  # the context that was named, or is the default
+    saved: SavedService | None = None  # the named or default context
     on_command_line: bool = False
 
     @property
@@ -33,7 +33,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a service is shown, and how it is trusted; see `SavedService`."""
+    """The token for a service, and how the service is trusted; see `SavedService`."""
 
     token: str = field(default="", repr=False)
     ca: str = ""
@@ -69,7 +69,8 @@ def named(address: str, on_command_line: bool = False) -> Destination:
 
 
 def credentials(to: Destination) -> Credentials:
-    """For a service. A context that was named brings its own token; for a plain address STEAD_TOKEN goes first."""
+    """The credentials for a service. A named context has its own token; for a plain address, STEAD_TOKEN comes
+    first."""
     assert to.address is not None
     origin = origin_of(to.address)
     known = to.saved or SavedServices().at(to.address)
@@ -92,7 +93,7 @@ def _variable_token(origin: Origin, on_command_line: bool) -> str:
 
 
 def _operator_token(origin: Origin) -> str:
-    """The token that this user's service on this machine made, if any."""
+    """The token that this user's service on this machine created, if any."""
     if not origin.is_loopback:
         return ""
     from stead.service.keys import Keys

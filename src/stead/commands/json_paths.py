@@ -1,7 +1,7 @@
-r"""JSONPath as kubectl writes it: text with expressions in braces, such as ``{.items[*].name}{"\n"}``.
+r"""JSONPath as in kubectl: text with expressions in braces, such as ``{.items[*].name}{"\n"}``.
 
-Rule: an expression picks values, nothing more: a field, ``[0]``, ``[*]``, ``[?(@.state=="waiting")]``, or quoted text.
-What cannot be read is refused before anything is asked for. A field that is not there prints nothing, as in kubectl.
+Rule: an expression only picks values: a field, ``[0]``, ``[*]``, ``[?(@.state=="waiting")]``, or quoted text. A
+template that cannot be parsed is refused before the cluster is asked. A missing field prints nothing, as in kubectl.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Items of a list whose field has a value that compares so; without a sign, those that have the field."""
+    """The items of a list whose field compares with a value; without a sign, those that have the field."""
 
     path: tuple[Field, ...]
     sign: str
@@ -70,7 +70,7 @@ Path = tuple[Step, ...]
 
 
 def template(text: str) -> list[str | Path]:
-    """The parts of a template: text as it is, and paths. An expression may stand alone, without braces."""
+    """The parts of a template: text and paths. A single expression needs no braces."""
     if "{" not in text and text[:1] in (".", "[", "$"):
         return [path(text)]
     parts: list[str | Path] = []
@@ -88,7 +88,7 @@ def template(text: str) -> list[str | Path]:
 
 
 def _until_brace(text: str, whole: str) -> tuple[str, str]:
-    """What stands before the brace that closes the expression, and what comes after it."""
+    """The text before the brace that closes the expression, and the text after it."""
     quote = ""
     for number, character in enumerate(text):
         if quote:
@@ -112,7 +112,7 @@ def _expression(body: str) -> str | Path:
 
 
 def path(text: str) -> Path:
-    """``.items[*].name`` as steps; the first point may be left out."""
+    """``.items[*].name`` as steps; the first dot is optional."""
     rest = text.strip().removeprefix("$").removeprefix("@")
     if rest and rest[0] not in ".[":
         rest = f".{rest}"
@@ -159,12 +159,12 @@ def _value(text: str) -> Any:
 
 
 def filled(parts: Sequence[str | Path], value: Any) -> str:
-    """The template with values in place of its paths; several values of one path have a space between them."""
+    """The template with values in place of its paths; several values of one path are separated by spaces."""
     return "".join(part if isinstance(part, str) else " ".join(map(_text, values_at(part, value))) for part in parts)
 
 
 def values_at(steps: Path, value: Any) -> list[Any]:
-    """The values at a path. A list, as commands print it, is also the field `items` of what is printed."""
+    """The values at a path. A list that a command prints is also the field `items`."""
     values = [value]
     if isinstance(value, list) and steps and steps[0] == Field(LIST):
         steps = steps[1:]
@@ -178,10 +178,10 @@ def _taken(step: Step, value: Any) -> list[Any]:
         case Field(name), dict():
             return [value[name]] if name in value else []
         case Field(name), list():
-            raise Invalid(f"jsonpath asks a list for its field {name!r}; take every item by [*], as in '{GOOD}'")
+            raise Invalid(f"jsonpath takes the field {name!r} of a list; take every item with [*], as in '{GOOD}'")
         case Index(number), list():
             if not -len(value) <= number < len(value):
-                raise Invalid(f"jsonpath asks for [{number}] of a list that has {len(value)}; [*] takes every item")
+                raise Invalid(f"jsonpath takes [{number}] of a list with {len(value)} items; [*] takes every item")
             return [value[number]]
         case Each(), list():
             return list(value)
@@ -198,7 +198,7 @@ def _holds(where: Where, item: Any) -> bool:
         return bool(values)
     try:
         return bool(values) and _SIGNS[where.sign](values[0], where.value)
-    except TypeError:  # a number is neither more nor less than a text
+    except TypeError:  # a number and a text cannot be compared
         return False
 
 

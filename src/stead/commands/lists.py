@@ -1,7 +1,7 @@
-"""A list in every form: table, wide, name, JSON, YAML, CSV, JSONPath; and sorted.
+"""A list in every output form: table, wide, name, JSON, YAML, CSV, JSONPath; and sorting.
 
-Rule: each kind of thing has one `Listing` that says its columns, its name and its JSON, and every form is made of
-that. A table may shorten ids and leave columns out; wide and CSV shorten nothing, and CSV has every column.
+Rule: each kind of object has one `Listing` with its columns, its name and its JSON, and every form comes from that. A
+table may shorten ids and omit columns; wide and CSV shorten nothing, and CSV has every column.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stead.commands.output import columns, detailed, for_scripts, more, written
-from stead.errors import Invalid, did_you_mean, printable
+from stead.errors import Invalid, did_you_mean
 from stead.operate.ordering import natural
+from stead.text import printable
 
 if TYPE_CHECKING:
     from stead.operate.snapshot import Query
@@ -29,21 +30,21 @@ FOR_PEOPLE = ("default", "table", "wide")
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column: its text for a thing ("" if there is nothing to say), and how a table shortens that."""
+    """One column: its text for an item ("" if empty), and how a table shortens that."""
 
     title: str
     text: Callable[[T], str]
     short: Callable[[str], str] | None = None
-    wide: bool = False  # whether a table leaves it out
-    key: Callable[[T], Any] | None = None  # what to sort by, where that is not the text
+    wide: bool = False  # whether a normal table omits it
+    key: Callable[[T], Any] | None = None  # the sort key, if that is not the text
 
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """How things of one kind are listed."""
+    """How items of one kind are listed."""
 
     columns: Sequence[Column[T]]
-    name: Callable[[T], str | tuple[str, ...]]  # what other commands take for it
+    name: Callable[[T], str | tuple[str, ...]]  # the name that other commands accept
     json: Callable[[T], dict[str, Any]]
 
     def text(self, form: str, items: Sequence[T]) -> str:
@@ -72,30 +73,30 @@ class Listing(Generic[T]):
         return text.getvalue().removesuffix("\n")
 
     def sorted(self, items: Sequence[T], order: str) -> list[T]:
-        """By a column or a JSON field; with a ``-`` in front, from the greatest down. What has none comes last."""
+        """By a column or a JSON field; with a ``-`` in front, in descending order. Items without a value come last."""
         value = self._value(order.removeprefix("-"), items)
         keys = [_comparable(value(item)) for item in items]
         having = [number for number, key in enumerate(keys) if key]
         having.sort(key=keys.__getitem__, reverse=order.startswith("-"))
         return [items[number] for number in (*having, *(number for number, key in enumerate(keys) if not key))]
 
-    def _value(self, said: str, items: Sequence[T]) -> Callable[[T], Any]:
-        """What a thing has in the column or JSON field that is meant."""
+    def _value(self, name: str, items: Sequence[T]) -> Callable[[T], Any]:
+        """The value of an item in the column or JSON field of this name."""
         for column in self.columns:
-            if _same(column.title, said):
+            if _same(column.title, name):
                 return column.key or column.text
         from stead.commands.json_paths import Field, path, values_at
 
-        steps = path(said.removeprefix("{").removesuffix("}"))
+        steps = path(name.removeprefix("{").removesuffix("}"))
         fields = list(self.json(items[0])) if items else []
         if not steps or not isinstance(steps[0], Field) or (items and steps[0].name not in fields):
             known = [*(column.title for column in self.columns), *fields]
             good = ", ".join(dict.fromkeys(known))
-            raise Invalid(f"there is nothing called {said!r} to sort by{did_you_mean(said, known)}; good are {good}")
+            raise Invalid(f"cannot sort by {name!r}{did_you_mean(name, known)}; good columns are {good}")
         return lambda item: next(iter(values_at(steps, self.json(item))), None)
 
     def page(self, fetch: Callable[[Query], Page[T]], query: Query, order: str | None) -> Page[T]:
-        """A page of the list; in an order of its own, the first of all there are, not of those that come first."""
+        """A page of the list. With a sort order, the first items of the whole sorted list."""
         if order is None:
             return fetch(query)
         from dataclasses import replace
@@ -112,7 +113,7 @@ class Listing(Generic[T]):
 
 
 def page_text(listing: Listing[T], page: Page[T], form: str, detail: bool, nothing: str) -> str:
-    """A page in a form; people are told that there is nothing, or more than is shown."""
+    """A page in an output form; for people also when there is nothing, or more than is shown."""
     if form in FOR_PEOPLE:
         more(len(page.items), page.total)
         if not page.items:
@@ -127,12 +128,12 @@ def _cell(column: Column[T], item: T, is_wide: bool) -> str:
     return text if is_wide or column.short is None else column.short(text)
 
 
-def _same(title: str, said: str) -> bool:
-    return re.sub("[-_]", " ", title).casefold() == re.sub("[-_]", " ", said).casefold()
+def _same(title: str, name: str) -> bool:
+    return re.sub("[-_]", " ", title).casefold() == re.sub("[-_]", " ", name).casefold()
 
 
 def _comparable(value: Any) -> tuple[Any, ...]:
-    """Numbers as numbers, before text; numbers in a text too, so that node-2 comes before node-10. Nothing is ()."""
+    """Numbers as numbers, before text; also numbers inside a text, so that node-2 comes before node-10. None is ()."""
     if value is None or value in ("", NOTHING):
         return ()
     if isinstance(value, int | float):

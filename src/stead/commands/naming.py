@@ -1,24 +1,24 @@
-"""What nodes and work are called for people: their names, else the beginning of an id. And what time it is there.
+"""Display names of nodes and work: their names, or else the beginning of an id. Also the cluster's current time.
 
-Rule: for people only; scripts get whole ids. Names and the moment are fetched once, when they are first needed.
+Rule: only for people; scripts get full ids. Names and the time are fetched once, on first use.
 """
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from stead.commands.words import SHORT, all_nodes, short_id
-from stead.errors import printable
+from stead.commands.arguments import all_nodes
+from stead.language.times import moment_text
+from stead.text import Titles, printable, short_id, with_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
+    from stead.engine.explain.events import Event
     from stead.operate.desk import Desk
-    from stead.operate.views import NodeView
-
-_WHOLE_ID = re.compile(r"\b[0-9a-f]{56}\b")
+from stead.operate.views import NodeView
 
 
 class Names:
@@ -27,19 +27,19 @@ class Names:
 
     @cached_property
     def nodes(self) -> Mapping[str, str]:
-        """By id, the name of each node or the beginning of its id."""
-        return {view.id: view.title for view in all_nodes(self._desk)}
+        """The display name of each node, by id."""
+        return titles(all_nodes(self._desk))
 
     @cached_property
     def work(self) -> Mapping[str, str]:
-        """By id, the name of work and groups that have one; of a great cluster, of what is listed first."""
+        """The names of work and groups, by id; in a large cluster only those listed first."""
         from stead.operate.snapshot import PAGE_MAX, Query
 
         pages = self._desk.groups(Query(limit=PAGE_MAX)), self._desk.work(Query(limit=PAGE_MAX))
         return {view.id: view.name for page in pages for view in page.items if view.name}
 
     def now(self) -> float:
-        """The moment of the cluster."""
+        """The cluster's current time."""
         return self._at
 
     @cached_property
@@ -47,22 +47,33 @@ class Names:
         return self._desk.summary().at
 
     def node(self, id: str) -> str:
-        return self.nodes.get(id, id[:SHORT]) if id else ""
+        return (self.nodes.get(id) or short_id(id)) if id else ""
 
     def of(self, id: str) -> str:
-        """What a node, a piece of work or a group is called. Words, such as ``web-1, db``, stay as they are."""
+        """The display name of a node, a piece of work or a group. Other text, such as ``web-1, db``, is unchanged."""
         if " " in id or ".." in id:
             return id
         return self.nodes.get(id) or self.work.get(id) or short_id(id)
 
     def text(self, text: str) -> str:
-        """Text in which ids of nodes stand, with names instead; nothing in it moves a terminal's cursor."""
-        return _WHOLE_ID.sub(lambda found: self.node(found[0]), printable(text, keep="\n"))
+        """Text with names in place of node ids, and without terminal control characters."""
+        return with_names(printable(text, keep="\n"), self.node)
+
+    def event(self, event: Event) -> str:
+        """``2026-01-31 12:00:00  tainted   gpu-1: gpu_node=true``, in UTC."""
+        named = replace(event, subject=self.of(event.subject), text=event.text)
+        return f"{moment_text(event.at)}  {self.text(str(named))}"
 
 
-def unique_names(views: Iterable[NodeView], everyone: Sequence[NodeView]) -> dict[str, str]:
-    """By id, a name that means this node and no other: its own, or its id where others have that name too."""
-    taken: dict[str, int] = {}
-    for view in everyone:
-        taken[view.name] = taken.get(view.name, 0) + 1
-    return {view.id: view.name if view.name and taken.get(view.name) == 1 else view.id for view in views}
+def titles(views: Iterable[NodeView]) -> dict[str, str]:
+    """The display name of each node, by id; these must be all nodes of the cluster."""
+    names = {view.id: view.name for view in views}
+    called = Titles(names)
+    return {id: called[id] for id in names}
+
+
+def for_scripts(views: Iterable[NodeView]) -> dict[str, str]:
+    """The same for scripts: a name that no other node has, or the full id."""
+    views = list(views)
+    called = titles(views)
+    return {view.id: view.name if called[view.id] == view.name else view.id for view in views}

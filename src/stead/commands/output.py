@@ -1,32 +1,31 @@
 """What commands print: tables for people; JSON, YAML and JSONPath for scripts.
 
-Rule: the same rows in every form. Plain text where nobody looks at a terminal, or NO_COLOR is set; the JSON form is
-stable (`docs/json.md`). Ids of nodes are shortened for people only.
+Rule: the same rows in every form. Plain text if stdout is not a terminal or NO_COLOR is set; the JSON form is stable
+(`docs/json.md`). Node ids are shortened only for people.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stead.commands.words import SHORT
-from stead.errors import Invalid, did_you_mean, printable
-from stead.labelling import IDENTITY_KEYS
+from stead.errors import Invalid, did_you_mean
+from stead.language.labels import IDENTITY_KEYS
+from stead.language.times import duration_text
+from stead.text import aligned, printable, short_id
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from stead.operate.desk import Carried
-    from stead.operate.views import Event, NodeView
+    from stead.operate.views import NodeView
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -34,17 +33,12 @@ FORMS = ("table", "json", "yaml")
 LIST_FORMS = ("table", "wide", "name", "json", "yaml", "csv")
 JSON_PATH = "jsonpath="
 WATCH_S = 1.0
-CLOCK_MIN = 1e8
-"""A moment below this is one of a simulation, which begins at 0."""
-
 WIDTH_MAX = 60
 SPEC_FIELDS = ("work", "groups", "changes")
 
-_WHOLE_ID = re.compile(r"\b[0-9a-f]{56}\b")
-
 
 class Form(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
-    """How to print: one of some forms, or ``jsonpath=EXPRESSION``."""
+    """An output form: one of the known ones, or ``jsonpath=EXPRESSION``."""
 
     name = "form"
 
@@ -73,7 +67,7 @@ class Form(click.ParamType):  # type: ignore[type-arg]  # generic in newer versi
 
 
 def formatted(command: Command, forms: Sequence[str] = FORMS) -> Command:
-    """The options by which a command is told how to print."""
+    """The options that choose the output form."""
     options = [
         click.option(
             "-o",
@@ -83,7 +77,7 @@ def formatted(command: Command, forms: Sequence[str] = FORMS) -> Command:
             type=Form(forms),
             metavar="FORM",
             default="default",
-            help=f"{', '.join(forms)} or {JSON_PATH}EXPR; the fields of json are stable.",
+            help=f"Output form: {', '.join(forms)} or {JSON_PATH}EXPR; the fields of json are stable.",
         ),
         click.option("--json", "form", flag_value="json", help="The same as -o json."),
     ]
@@ -94,21 +88,26 @@ def formatted(command: Command, forms: Sequence[str] = FORMS) -> Command:
 
 def sortable(command: Command) -> Command:
     """The options of a command that prints a list."""
-    said = "Sort by a column or a JSON field, such as name, total.CPU or -total.CPU for the largest first."
-    return formatted(click.option("--sort-by", "order", metavar="FIELD", help=said)(command), LIST_FORMS)
+    text = "Sort by a column or a JSON field, such as name, total.CPU or -total.CPU for the largest first."
+    return formatted(click.option("--sort-by", "order", metavar="FIELD", help=text)(command), LIST_FORMS)
 
 
 def listed(command: Command) -> Command:
     """The options of lists, as `ray list` has them."""
     options = [
         click.option(
-            "--filter", "-f", "filters", multiple=True, metavar="KEY=VALUE", help="Only these; also KEY!=VALUE."
+            "--filter",
+            "-f",
+            "filters",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Only rows that match; also KEY!=VALUE.",
         ),
         click.option(
             "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Maximum number of rows."
         ),
-        click.option("--detail", is_flag=True, help="Show all that is known."),
-        click.option("--watch", "-w", is_flag=True, help="Go on, and print again when something has changed."),
+        click.option("--detail", is_flag=True, help="Show all fields of each row."),
+        click.option("--watch", "-w", is_flag=True, help="Keep running, and print again after each change."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -120,7 +119,7 @@ def for_scripts(form: str) -> bool:
 
 
 def written(form: str, value: Any) -> str:
-    """A value as JSON or YAML, or what a JSONPath picks of it."""
+    """A value as JSON or YAML, or the parts that a JSONPath selects."""
     if form == "json":
         return json.dumps(value, indent=2)
     if form.startswith(JSON_PATH):
@@ -134,7 +133,7 @@ def written(form: str, value: Any) -> str:
 
 
 def structured(form: str, value: Any) -> bool:
-    """Print a value for scripts, if that is what is wanted."""
+    """Print a value for scripts; False if the form is for people."""
     if not for_scripts(form):
         return False
     say(written(form, value))
@@ -142,40 +141,41 @@ def structured(form: str, value: Any) -> bool:
 
 
 def say(text: str) -> None:
-    """Print it; nothing at all if it is empty, so that a script gets no empty line."""
+    """Print a text; nothing if it is empty, so that a script gets no empty line."""
     if text:
         click.echo(text)
 
 
 def detailed(found: Iterable[Mapping[str, Any]]) -> str:
-    """All that is known of each, as YAML with a line between."""
+    """All fields of each item, as YAML with a line between items."""
     return "\n\n".join(written("yaml", dict(each)) for each in found)
 
 
 def columns(rows: Sequence[Sequence[str]], whole: bool = False) -> str:
-    """Rows as text, a line each; the first is the head. A column of nothing but dashes is left out, unless `whole`."""
+    """Rows as text, one line each; the first is the header. Columns with only dashes are omitted, unless `whole`."""
     rows = [[printable(cell) for cell in row] for row in rows]
     kept = [column for column in zip(*rows, strict=True) if whole or len(rows) == 1 or set(column[1:]) != {"-"}]
-    widths = [max(map(len, column)) for column in kept]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*kept, strict=True)]
+    lines = aligned([*zip(*kept, strict=True)])
     if lines and is_terminal():
         lines[0] = click.style(lines[0], bold=True)
     return "\n".join(lines)
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at it, who wants it to look well."""
+    """Whether stdout is a terminal, so that the output may have colors."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def more(shown: int, total: int) -> None:
-    """Say that there is more than is shown; to people, not to scripts."""
+    """Tell people on stderr that there is more than is shown."""
     if total > shown:
-        click.echo(f"{shown} of {total} shown; see more by --limit {min(total, 10_000)}, or less by --filter", err=True)
+        click.echo(
+            f"{shown} of {total} shown; see more with --limit {min(total, 10_000)}, or less with --filter", err=True
+        )
 
 
 def watching(again: bool, show: Callable[[], str]) -> None:
-    """Print once, or again and again where it has changed."""
+    """Print once, or again after each change."""
     text = show()
     say(text)
     while again:
@@ -189,49 +189,11 @@ def watching(again: bool, show: Callable[[], str]) -> None:
             say(text)
 
 
-def shortened(text: str) -> str:
-    """Text for people: ids of nodes are short, and nothing in it moves a terminal's cursor."""
-    return _WHOLE_ID.sub(lambda found: found[0][:SHORT], printable(text, keep="\n"))
-
-
-def moment(at: float) -> str:
-    """In UTC; of a scenario, the seconds since its start."""
-    if at < CLOCK_MIN:
-        return f"{at:g} s"
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def time_text(seconds: float) -> str:
-    """``2h``, ``1h30m``, ``45s``: the two greatest units, rounded to the lesser."""
-    units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-    whole = max(1, round(seconds))
-    first = next(index for index, (_, size) in enumerate(units) if whole >= size)
-    said = ""
-    for name, size in units[first : first + 2]:
-        count, whole = divmod(whole, size)
-        said += f"{count}{name}" if count else ""
-    return said
-
-
-def amounts_text(amounts: Mapping[str, float]) -> str:
-    """``1 CPU, 2 GiB memory``; memory is counted in bytes."""
-    return ", ".join(f"{amount_text(name, value)} {name}" for name, value in amounts.items()) or "nothing"
-
-
-def amount_text(name: str, value: float) -> str:
-    if "memory" not in name or value < 1024:
-        return f"{value:g}"
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:g}"
-
-
 # -- nodes
 
 
 def shown_labels(view: NodeView) -> dict[str, str]:
-    """The labels of a node without those that only say which node it is."""
+    """The labels of a node without those that only identify the node."""
     return {key: value for key, value in sorted(view.labels.items()) if key not in IDENTITY_KEYS}
 
 
@@ -243,41 +205,36 @@ def taint_texts(view: NodeView, now: float) -> Iterator[str]:
     ends = {(end.key, end.effect): end for end in view.ends}
     for taint in view.taints:
         end = ends.get((taint.key, taint.effect))
-        left = None if end is None or end.until is None else f"{time_text(end.until - now)} left"
-        said = ending(left, end.job, end.owner) if end else ""
-        yield f"{taint} ({said.strip()})" if said else str(taint)
+        left = None if end is None or end.until is None else f"{duration_text(end.until - now)} left"
+        text = ending(left, end.job, end.owner) if end else ""
+        yield f"{taint} ({text.strip()})" if text else str(taint)
 
 
 def ending(until: str | None, job: str, owner: str) -> str:
     """`` for 2h, by blue``, or nothing."""
-    said = [until or "", f"until job {job} ends" if job else "", f"by {owner}" if owner else ""]
-    return "".join(f" {words}" if index == 0 else f", {words}" for index, words in enumerate(filter(None, said)))
+    parts = [until or "", f"until job {job} ends" if job else "", f"by {owner}" if owner else ""]
+    return "".join(f" {words}" if index == 0 else f", {words}" for index, words in enumerate(filter(None, parts)))
 
 
-# -- work and events
+# -- work
 
 
 def cut(text: str) -> str:
     return text if len(text) <= WIDTH_MAX else f"{text[: WIDTH_MAX - 3]}..."
 
 
-def event_line(event: Event) -> str:
-    """``2026-01-31 12:00:00  tainted   gpu-1: gpu_node=true``, in UTC."""
-    return f"{moment(event.at)}  {shortened(str(event))}"
-
-
 def unconfirmed_text(carried: Carried) -> list[str]:
     """A line for each node that has not confirmed a change."""
     titles = {view.id: view.title for view in carried.nodes}
     return [
-        f"node {titles.get(id, id[:SHORT])} does not answer; the change holds there once it does"
+        f"node {titles.get(id) or short_id(id)} does not answer; the change takes effect there when it does"
         for id in carried.unconfirmed
     ]
 
 
 def parsed_spec(path: str) -> dict[str, Any]:
-    """What a file that somebody wrote says of work, groups and changes; ``-`` is standard input."""
-    from stead.sections import Section, load_yaml
+    """The work, groups and changes in a YAML file; ``-`` is standard input."""
+    from stead.specs.sections import Section, load_yaml
 
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
@@ -288,10 +245,3 @@ def parsed_spec(path: str) -> dict[str, Any]:
         return Section(load_yaml(text), "", SPEC_FIELDS).fields
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from None
-
-
-def joined(ids: Iterable[str], most: int = 4) -> str:
-    """The first few, and how many more."""
-    known = list(ids)
-    rest = len(known) - most
-    return ", ".join(known[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""Services that a user has saved by name: each with its address, its token and the certificates it is trusted by.
+"""Services that a user has saved by name: each with its address, its token and the certificates to trust.
 
 Rule: on the command line a saved service is called a context. All of them are in one file, `contexts.json`, that only
 its user can read; it is replaced as a whole, and never read or written through a symbolic link. No token is ever
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stead.errors import Invalid, did_you_mean
+from stead.errors import Invalid, absent
 from stead.operate.origins import Origin, check_token, origin_of
 
 if TYPE_CHECKING:
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 FILE = "contexts.json"
 RAYS_OWN = frozenset({"auto", "local"})
-"""Ray gives these addresses a meaning of their own."""
+"""Addresses that have their own meaning for Ray."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedService:
-    """`ca` is the path of a file of certificates, or ""; `insecure` lets the token cross a network in clear text."""
+    """`ca` is the path of a file of certificates, or ""; `insecure` allows the token to cross a network in clear
+    text."""
 
     name: str
     address: str
@@ -50,7 +51,7 @@ class SavedService:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What the file holds: the services by name, and the name of the default one, or ""."""
+    """The content of the file: the services by name, and the name of the default one, or ""."""
 
     services: dict[str, SavedService] = field(default_factory=dict)
     default: str = ""
@@ -79,14 +80,14 @@ class SavedServices:
         return content.services.get(content.default)
 
     def at(self, address: str) -> SavedService | None:
-        """The service that is saved with this address, else with its origin."""
+        """The service that is saved with this address, or else with its origin."""
         origin = origin_of(address)
         found = [service for service in self.all() if service.origin == origin]
         found = [service for service in found if service.address == address.rstrip("/")] or found
         if len(found) > 1:
             names = ", ".join(service.name for service in found)
             raise Invalid(
-                f"{address} is the address of several contexts: {names}; say which: --address {found[0].name}"
+                f"{address} is the address of several contexts: {names}; choose one: --address {found[0].name}"
             )
         return found[0] if found else None
 
@@ -102,7 +103,7 @@ class SavedServices:
             self._write(_Content({**content.services, service.name: service}, content.default))
 
     def use(self, name: str) -> None:
-        """Make one the default; "" makes none the default."""
+        """Set the default; "" for no default."""
         with self._alone():
             content = self._read()
             if name:
@@ -110,7 +111,7 @@ class SavedServices:
             self._write(_Content(content.services, name))
 
     def remove(self, name: str) -> bool:
-        """Whether it was the default; then there is none."""
+        """Returns whether it was the default; then there is no default any more."""
         with self._alone():
             content = self._read()
             _named(content, name)
@@ -128,7 +129,7 @@ class SavedServices:
             return _Content()
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise Invalid(f"{self._path} is a symbolic link; put a file of your own in its place") from None
+                raise Invalid(f"{self._path} is a symbolic link; replace it with a regular file") from None
             raise
         with os.fdopen(number, "rb") as file:
             self._refuse_open(os.fstat(number))
@@ -149,10 +150,10 @@ class SavedServices:
         if found.st_uid not in (os.geteuid(), 0):
             raise Invalid(f"{self._path} belongs to another user; move it away, and add your contexts again")
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise Invalid(f"{self._path} can be read by others; close it first: chmod 600 {self._path}")
+            raise Invalid(f"{self._path} can be read by others; restrict it first: chmod 600 {self._path}")
 
     def _write(self, content: _Content) -> None:
-        """A new file takes the place of the old one: who reads meanwhile gets all of one or the other."""
+        """Replaces the file atomically: a concurrent reader gets the old or the new content."""
         written = {"default": content.default, "contexts": [asdict(service) for service in content.services.values()]}
         fresh = self._folder / f".contexts-{secrets.token_hex(8)}"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -167,7 +168,7 @@ class SavedServices:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process changes the file meanwhile."""
+        """Holds a lock, so that no other process changes the file."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -178,7 +179,7 @@ class SavedServices:
 
 
 def could_be_name(address: str) -> bool:
-    """Whether an address may name a context: it has no scheme and no port, and Ray gives it no meaning."""
+    """Whether an address may be the name of a context: it has no scheme and no port, and no meaning for Ray."""
     return _NAME.fullmatch(address) is not None and address not in RAYS_OWN
 
 
@@ -190,16 +191,15 @@ def check_name(name: str) -> None:
 def _named(content: _Content, name: str) -> SavedService:
     if found := content.services.get(name):
         return found
-    known = f"there are {', '.join(content.services)}" if content.services else "none is saved"
-    hint = did_you_mean(name, content.services)
-    raise Invalid(f"there is no context {name!r}{hint}; {known}; add one by: stead context add NAME --address URL")
+    text = absent("context", name, content.services, where="")
+    raise Invalid(f"{text}; add one with: stead context add NAME --address URL")
 
 
 def _service(found: Any) -> SavedService:
-    """Fields that a newer version has written are ignored."""
+    """Fields of newer versions are ignored."""
     texts = {name: found[name] for name in ("name", "address", "token", "ca")}
     if not all(isinstance(text, str) for text in texts.values()) or not isinstance(found["insecure"], bool):
-        raise TypeError("a field has another type")
+        raise TypeError("a field has the wrong type")
     origin_of(texts["address"])
     return SavedService(**texts, insecure=found["insecure"])
 
@@ -208,7 +208,7 @@ def _service(found: Any) -> SavedService:
 
 
 def saved_names(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
-    """For a shell: quick, and silent where something is wrong."""
+    """For shell completion: fast, and silent on errors."""
     try:
         return sorted(service.name for service in SavedServices().all() if service.name.startswith(begin))
     except (Invalid, OSError):

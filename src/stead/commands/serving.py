@@ -1,8 +1,8 @@
 """`stead serve`, `token`: the REST API and the web pages, and who may use them.
 
-Rule: closed by default. Elsewhere than on loopback it serves nobody without a token, and does not start before there
-is one. With --tls-cert it speaks TLS and nothing else. A token is printed only when it is made for somebody; it is in
-no URL and in no log. What watches the cluster beside the requests (use over time, the webhook) has threads of its own.
+Rule: closed by default. On another address than loopback every request needs a token, and the service does not start
+before there is one. With --tls-cert it serves only TLS. A token is printed only when it is created; it is in no URL and
+in no log. Sampling and the webhook run in their own threads, beside the requests.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stead.commands.arguments import duration, moment_of_scenario
+from stead.commands.connecting import attached
 from stead.commands.destinations import ADDRESS, named
 from stead.commands.output import columns, formatted, structured
-from stead.commands.reach import attached
-from stead.commands.words import duration, moment_of_scenario
 from stead.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 PORT = 8625
 GRACE_S = 1
-"""So long streams that are open may take to end."""
+"""How long open streams may take to end."""
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; those of 1.3 are all good, and older versions are not spoken."""
+"""Ciphers of TLS 1.2; all ciphers of 1.3 are good, and older versions are off."""
 
 WILDCARDS = ("0.0.0.0", "::")
 NEEDED = ("fastapi", "uvicorn", "httptools", "jinja2")
@@ -51,16 +51,29 @@ WEBHOOK_SECRET = "STEAD_WEBHOOK_SECRET"
 
 
 @click.command(short_help="Serve the REST API and the web pages.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere all need a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 is any that is free.")
-@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A name under which people may reach it.")
-@click.option("--tls-cert", "certificate", metavar="FILE", help="Serve https://, with this certificate (PEM).")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. If it is not loopback, every request needs a token.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 is any free port.",
+)
+@click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A host name that clients may use.")
+@click.option("--tls-cert", "certificate", metavar="FILE", help="Serve https:// with this certificate (PEM).")
 @click.option("--tls-key", "key", metavar="FILE", help="The private key of the certificate (PEM).")
 @click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster.")
-@click.option("--until", metavar="TIME", callback=moment_of_scenario, help="Play it so far first: 90, 90s, 5m, 2h.")
+@click.option(
+    "--until", metavar="TIME", callback=moment_of_scenario, help="Start at this time of the scenario: 90, 90s, 5m, 2h."
+)
 @click.option("--speed", type=click.FloatRange(0, 1_000_000), default=1.0, help="Playback speed; 0 pauses the clock.")
-@click.option("--title", metavar="TEXT", help="What pages and /status call the cluster.")
-@click.option("--webhook", "hook", metavar="URL", help="Post a message there when work is pending for too long.")
+@click.option("--title", metavar="TEXT", help="The cluster's title in pages and /status.")
+@click.option("--webhook", "hook", metavar="URL", help="Send a message to this URL when work is pending for too long.")
 @click.option(
     "--webhook-pending",
     "pending_s",
@@ -68,7 +81,7 @@ WEBHOOK_SECRET = "STEAD_WEBHOOK_SECRET"
     callback=duration,
     help="How long is too long: 90s, 10m, 2h.  [default: 10m]",
 )
-@click.option("--webhook-secret-file", "secret", metavar="FILE", help=f"Sign messages; else by {WEBHOOK_SECRET}.")
+@click.option("--webhook-secret-file", "secret", metavar="FILE", help=f"Secret to sign with; else {WEBHOOK_SECRET}.")
 @click.option("--quiet", is_flag=True, help="Do not log requests.")
 @click.option(
     "--address",
@@ -93,8 +106,8 @@ def serve(
 ) -> int:
     """Serve the REST API and the web pages of a Ray cluster (or of a simulation) until Ctrl-C.
 
-    On loopback everybody may look, and changes need a token; elsewhere everything needs one, and there must be one
-    before it starts (`stead token`).
+    On loopback, reading needs no token and changes need one. On any other address everything needs a token, and you
+    must create one before it starts (`stead token`).
 
     \b
     Examples:
@@ -105,15 +118,15 @@ def serve(
       stead serve --title "Training" --webhook https://hooks.example.com/stead --webhook-pending 30m
     """
     if scenario is None and until is not None:
-        raise click.UsageError("--until is for a scenario; give --scenario FILE too")
+        raise click.UsageError("--until needs a scenario; give --scenario FILE too")
     if scenario is not None and address is not None:
         raise click.UsageError("give --scenario or --address, not both")
     if address is not None and named(address).is_service:
-        raise click.UsageError(f"{address} is a service already; --address is that of a Ray cluster, HOST:PORT")
+        raise click.UsageError(f"{address} is a service; --address must be a Ray cluster, HOST:PORT")
     if (certificate is None) is not (key is None):
-        raise click.UsageError("TLS needs both, for example --tls-cert cert.pem --tls-key key.pem")
+        raise click.UsageError("TLS needs a certificate and its key, for example --tls-cert cert.pem --tls-key key.pem")
     if hook is None and (pending_s is not None or secret is not None):
-        raise click.UsageError("--webhook-pending and --webhook-secret-file are for a webhook; give --webhook URL too")
+        raise click.UsageError("--webhook-pending and --webhook-secret-file need a webhook; give --webhook URL too")
     tls = Tls(certificate, key) if certificate is not None and key is not None else None
     _require_server()
     from stead.operate.origins import is_loopback
@@ -127,7 +140,7 @@ def serve(
     if not is_open:
         _require_token(host, keys)
     with _listening(host, port) as listening, _desk(scenario, until, speed, address) as desk:
-        keys.operator_token()  # made now, so that commands find it
+        keys.operator_token()  # created now, so that commands find it
         history = _history(desk, is_kept=scenario is None)
         desk = desk if title is None else titled(desk, title)
         names = [name.lower() for name in allowed] + ([host.lower()] if host not in WILDCARDS else [])
@@ -140,7 +153,7 @@ def serve(
 
 @dataclass(frozen=True)
 class Tls:
-    """A certificate and its key, both of which can be used."""
+    """A usable certificate and its key."""
 
     certificate: str
     key: str
@@ -150,7 +163,7 @@ class Tls:
             try:
                 Path(path).read_bytes()
             except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "this is no path"
+                reason = error.strerror if isinstance(error, OSError) else "this is not a path"
                 raise Invalid(f"{option} {path} cannot be read: {reason}; give a file in PEM form") from None
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, lambda: "")
@@ -159,7 +172,9 @@ class Tls:
 
     def _unusable(self, error: ssl.SSLError) -> str:
         if error.reason == "KEY_VALUES_MISMATCH":
-            return f"--tls-key {self.key} is not the key of --tls-cert {self.certificate}; give the two that belong"
+            return (
+                f"--tls-key {self.key} is not the key of --tls-cert {self.certificate}; give a certificate and its key"
+            )
         what = f"--tls-cert {self.certificate} and --tls-key {self.key} cannot be used"
         return f"{what}; give a certificate and its key in PEM form, the key without a password"
 
@@ -179,7 +194,7 @@ def _require_server() -> None:
 def _require_token(host: str, keys: Keys) -> None:
     if not keys.known_operator_token() and not keys.names():
         good = "stead token --role operator --name NAME"
-        raise Invalid(f"on {host} everybody needs a token, and there is none yet; make one first: {good}")
+        raise Invalid(f"on {host} every request needs a token, and there is none yet; create one first: {good}")
 
 
 @contextmanager
@@ -198,22 +213,20 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 def _in_words(error: Exception, host: str, port: int) -> str:
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
-            return f"port {port} of {host} is in use; give another, for example --port 0 for any that is free"
+            return f"port {port} of {host} is in use; give another, for example --port 0 for any free port"
         case errno.EACCES:
-            return f"port {port} of {host} is not for every user; give one from 1024 up, for example --port {PORT}"
-    return f"{host!r} is no address of this machine; good ones are 127.0.0.1 and 0.0.0.0"
+            return f"port {port} of {host} is reserved for root; give one from 1024 up, for example --port {PORT}"
+    return f"{host!r} is not an address of this machine; good ones are 127.0.0.1 and 0.0.0.0"
 
 
 @contextmanager
 def _desk(scenario: str | None, until: float | None, speed: float, address: str | None) -> Iterator[Desk]:
-    """The desk of a cluster, or of a simulation whose files are gone afterwards."""
+    """The desk of a cluster, or of a simulation whose files are deleted afterwards."""
     if scenario is None:
-        said = address or os.environ.get(ADDRESS) or None
-        if said is not None and named(said).is_service:
-            raise Invalid(
-                f"{ADDRESS} is {said}, a service already; say which Ray cluster to serve: --address HOST:PORT"
-            )
-        with attached("serve", said):
+        chosen = address or os.environ.get(ADDRESS) or None
+        if chosen is not None and named(chosen).is_service:
+            raise Invalid(f"{ADDRESS} is {chosen}, a service; choose the Ray cluster to serve: --address HOST:PORT")
+        with attached("serve", chosen):
             from stead.ray.remote_desk import remote_desk
 
             yield remote_desk()
@@ -230,7 +243,7 @@ def _desk(scenario: str | None, until: float | None, speed: float, address: str 
 
 
 def _history(desk: Desk, is_kept: bool) -> History:
-    """Use over time; of a cluster it is kept in a file of its own, so that it survives a restart."""
+    """Usage over time; for a cluster it is kept in its own file, so that it survives a restart."""
     from stead.operate.usage import History
     from stead.service.keys import home
 
@@ -255,20 +268,20 @@ def _watching(desk: Desk, history: History, webhook: Webhook | None) -> Iterator
 
 
 def _tell(desk: Desk, host: str, port: int, has_names: bool, tls: Tls | None) -> None:
-    """Where it is, and where the token lies; never the token."""
+    """Print where it is and where the token is; never the token."""
     from stead.operate.origins import is_loopback
     from stead.service.keys import home
 
     found = desk.summary()
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"{found.kind} {found.title}".strip() + f" is served at {'https' if tls else 'http'}://{shown}:{port}")
-    lies = f"lies in {home() / 'token'}"
-    click.echo(f"Changes need a token; the operator's {lies}, and commands of this user find it there.")
+    file = home() / "token"
+    click.echo(f"Changes need a token; the operator's is in {file}, and your commands on this machine use it.")
     if tls is None and not is_loopback(host):
         click.echo("Tokens cross the network in clear text; give --tls-cert and --tls-key, or use a proxy with TLS.")
     if host in WILDCARDS and not has_names:
-        click.echo("It answers to no name but localhost; name others by --allow-host NAME.")
-    click.echo("Ctrl-C ends it.")
+        click.echo("It accepts only the host name localhost; allow others with --allow-host NAME.")
+    click.echo("Press Ctrl-C to stop.")
     sys.stdout.flush()
 
 
@@ -282,7 +295,7 @@ def _run(
     tls: Tls | None,
     history: History,
 ) -> None:
-    """Until Ctrl-C or SIGTERM, both of which end it in order."""
+    """Run until Ctrl-C or SIGTERM, and then shut down cleanly."""
     import uvicorn
 
     from stead.service.app import create_app
@@ -322,7 +335,7 @@ def _without_query(record: logging.LogRecord) -> bool:
 
 
 def _is_no_ending(record: logging.LogRecord) -> bool:
-    """That a stream was cut when the service ended is no error."""
+    """Drops the error that a stream was cut by the shutdown."""
     ended = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
     return not ended and not str(record.msg).startswith("Cancel ")
 
@@ -330,15 +343,14 @@ def _is_no_ending(record: logging.LogRecord) -> bool:
 # -- tokens
 
 
-@click.command(short_help="Make, list and take back tokens for the service.")
-@click.option("--role", type=click.Choice(["viewer", "operator"]), help="A viewer may look, an operator change.")
-@click.option("--name", metavar="NAME", help="Whose it is; the audit shows it.")
-@click.option("--list", "listing", is_flag=True, help="List who has one.")
-@click.option("--revoke", metavar="NAME", help="Take this one back; it is refused from then on.")
+@click.command(short_help="Create, list and revoke tokens for the service.")
+@click.option("--role", type=click.Choice(["viewer", "operator"]), help="A viewer can read, an operator can change.")
+@click.option("--name", metavar="NAME", help="The owner of the token; the audit shows it.")
+@click.option("--list", "listing", is_flag=True, help="List the tokens.")
+@click.option("--revoke", metavar="NAME", help="Revoke this token; it is refused from now on.")
 @formatted
 def token(role: str | None, name: str | None, listing: bool, revoke: str | None, form: str) -> int:
-    """Make a token for somebody, and print it once; only its digest is kept. Services of this user on this machine
-    accept it at once.
+    """Create a token, and print it once; only its digest is stored. Your services on this machine accept it at once.
 
     \b
     Examples:
@@ -350,24 +362,25 @@ def token(role: str | None, name: str | None, listing: bool, revoke: str | None,
 
     making = role is not None or name is not None
     if making + listing + (revoke is not None) != 1:
-        raise click.UsageError("make a token by --role and --name, or give --list, or --revoke NAME")
+        raise click.UsageError("create a token with --role and --name, or give --list, or --revoke NAME")
     keys = Keys()
     if revoke is not None:
         keys.take_back(revoke)
         if not structured(form, {"name": revoke, "revoked": True}):
-            click.echo(f"the token of {revoke} is refused from now on")
+            click.echo(f"the token of {revoke} is revoked")
         return 0
     if listing:
         found = keys.names()
         if not structured(form, [{"name": each, "role": kind} for each, kind in found]):
-            click.echo(columns([("NAME", "ROLE"), *found]) if found else "no token was given to anybody")
+            click.echo(columns([("NAME", "ROLE"), *found]) if found else "no tokens")
         return 0
     if role is None or name is None:
-        raise click.UsageError("a new token needs both, for example --role viewer --name grafana")
+        raise click.UsageError("a new token needs a role and a name, for example --role viewer --name grafana")
     made = keys.give(role, name)
     if not structured(form, {"name": name, "role": role, "token": made}):
         click.echo(made)
         click.echo(
-            f"The token of {name} ({role}); it is not shown again. Use it by STEAD_TOKEN, or as a Bearer.", err=True
+            f"The token of {name} ({role}); it is not shown again. Set STEAD_TOKEN, or send it as a Bearer token.",
+            err=True,
         )
     return 0

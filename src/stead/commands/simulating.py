@@ -1,6 +1,6 @@
 """`stead sim`: a scenario in virtual time.
 
-Rule: parses its words, runs the simulator and prints the outcome.
+Rule: parses its arguments, runs the simulator and prints the result.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import click
 
+from stead.commands.arguments import moment_of_scenario
 from stead.commands.output import is_terminal
-from stead.commands.words import moment_of_scenario
 from stead.errors import Invalid
 
 until = click.option(
     "--until",
     metavar="TIME",
     callback=moment_of_scenario,
-    help="Stop at this moment of the simulation: 90, 90s, 5m, 2h.",
+    help="Stop the simulation at this time: 90, 90s, 5m, 2h.",
 )
 
 
@@ -27,11 +27,11 @@ until = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--journal", metavar="FILE", help="Write every fact and decision to this new file, for `stead replay`.")
 @click.option("--seed", type=int, help="The seed of the random policy, instead of the scenario's.")
-@click.option("--policy", metavar="POLICY", help="How nodes are chosen for work that says none, as flow.")
+@click.option("--policy", metavar="POLICY", help="The placement policy of work that sets none, such as flow.")
 def sim(
     scenario: str, until: float | None, as_json: bool, journal: str | None, seed: int | None, policy: str | None
 ) -> int:
-    """Run the nodes and work of SCENARIO (a YAML file) in virtual time, and show where everything went.
+    """Run the nodes and work of SCENARIO (a YAML file) in virtual time, and show where the work was placed.
 
     \b
     Examples:

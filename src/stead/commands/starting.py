@@ -1,6 +1,6 @@
 """`stead start`, `up`, `demo`: Ray nodes with labels and taints.
 
-Rule: what Ray needs is imported when a command runs, and without Ray it says in one sentence what to install.
+Rule: Ray is imported when a command runs; without Ray, the error says in one sentence what to install.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stead.errors import Invalid
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
 )
 @click.option(
-    "--labels", metavar="LABELS", help="Labels of the node: zone=a,disk=ssd or a JSON map. Wins over the file."
+    "--labels", metavar="LABELS", help="Labels of the node: zone=a,disk=ssd or a JSON map. Overrides the file."
 )
 @click.option("--labels-file", metavar="FILE", help="Labels of the node, from a YAML file.")
 @click.option("--taints", metavar="TAINTS", help="Taints of the node: gpu_node=true:NoSchedule or a JSON map.")
@@ -28,7 +28,7 @@ from stead.errors import Invalid
     "--rare-resource-isolation", metavar="NAMES", help="On the head: taint every node that has one of these resources."
 )
 @click.option(
-    "--policy", metavar="POLICY", help="On the head: how to choose nodes for work that does not say: flow, pack ..."
+    "--policy", metavar="POLICY", help="On the head: the placement policy of work that sets none: flow, pack ..."
 )
 @click.argument("ray_options", nargs=-1, type=click.UNPROCESSED, metavar="[RAY OPTIONS]...")
 def start(
@@ -39,9 +39,9 @@ def start(
     policy: str | None,
     ray_options: tuple[str, ...],
 ) -> int:
-    """Start a node of a Ray cluster: `ray start`, with labels, taints, and stead in every worker.
+    """Start a node of a Ray cluster: `ray start` with labels, taints, and stead in every worker.
 
-    Everything else is passed to `ray start` as written.
+    All other options are passed on to `ray start`.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def start(
       stead start --address=10.0.0.1:6379 --labels zone=a,disk=ssd
       stead start --address=10.0.0.1:6379 --taints='{"gpu_node": "true"}' --num-gpus=1
     """
-    from stead.ray.start import Options, ray_start, require_ray, run, surroundings_of
+    from stead.ray.local.start import Options, ray_start, require_ray, run, surroundings_of
 
     require_ray("stead start")
     options = Options(labels, labels_file, taints, rare_resource_isolation, policy, ray_options)
@@ -59,10 +59,10 @@ def start(
 @click.command(short_help="Run several Ray nodes on this machine.")
 @click.option("--nodes", required=True, metavar="FILE", help="The nodes, a YAML list; the first is the head.")
 @click.option("--dashboard", is_flag=True, help="Run Ray's dashboard too.")
-@click.option("--serve", is_flag=True, help="Run `stead serve` beside it: the REST API and the web pages.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Where to serve; 0 is any that is free.")
+@click.option("--serve", is_flag=True, help="Also run `stead serve`: the REST API and the web pages.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the service; 0 is any free port.")
 def up(nodes: str, dashboard: bool, serve: bool, port: int | None) -> int:
-    """Run a Ray cluster of several real nodes on this machine until Ctrl-C, which leaves nothing behind.
+    """Run a Ray cluster of several real nodes on this machine until Ctrl-C. It leaves nothing behind.
 
     \b
     Examples:
@@ -76,10 +76,10 @@ def up(nodes: str, dashboard: bool, serve: bool, port: int | None) -> int:
     """
     from threading import Event
 
-    from stead.ray.local import NotStarted, local_cluster, read_cluster_file, table
+    from stead.ray.local.local_cluster import NotStarted, local_cluster, read_cluster_file, table
 
     if port is not None and not serve:
-        raise click.UsageError("--port is for the service; give --serve too")
+        raise click.UsageError("--port is the port of the service; give --serve too")
     written, rare = read_cluster_file(nodes)
     try:
         with local_cluster(written, rare, include_dashboard=dashboard) as cluster, ExitStack() as stack:
@@ -89,7 +89,7 @@ def up(nodes: str, dashboard: bool, serve: bool, port: int | None) -> int:
                 click.echo(f"Ray's dashboard is at {cluster.dashboard_url}.")
             if serve:
                 stack.enter_context(_service(cluster.address, port))
-            click.echo("Ctrl-C ends it.")
+            click.echo("Press Ctrl-C to stop.")
             with suppress(KeyboardInterrupt):
                 Event().wait()
     except NotStarted as error:
@@ -99,7 +99,7 @@ def up(nodes: str, dashboard: bool, serve: bool, port: int | None) -> int:
 
 @contextmanager
 def _service(address: str, port: int | None) -> Iterator[None]:
-    """`stead serve` in a process of its own, which prints where it is, until the block ends."""
+    """Runs `stead serve` in its own process, which prints its address, until the block ends."""
     import subprocess
 
     words = [sys.executable, "-c", "import sys; from stead.cli import main; sys.exit(main())", "serve", "--quiet"]
@@ -112,19 +112,19 @@ def _service(address: str, port: int | None) -> Iterator[None]:
         process.wait()
 
 
-@click.command(short_help="Show it all on five Ray nodes on this machine.")
+@click.command(short_help="Run a demo on five Ray nodes on this machine.")
 def demo() -> int:
     """Start five labelled and tainted Ray nodes on this machine, place work with every kind of rule, and show where
-    each piece went, what waits and why. It takes half a minute and leaves nothing behind, also after Ctrl-C.
+    each piece was placed, what is pending and why. It takes half a minute and leaves nothing behind, also after Ctrl-C.
 
     \b
     Example:
       stead demo
     """
-    from stead.ray.start import require_ray
+    from stead.ray.local.start import require_ray
 
     require_ray("stead demo")
-    from stead.ray.demo import show
+    from stead.ray.local.demo import show
 
     show()
     return 0

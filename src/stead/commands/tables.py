@@ -1,34 +1,32 @@
-"""The columns of every list: nodes, work, groups, events, changes, findings, and what is used.
+"""The columns of every list: nodes, work, groups, events, changes, findings, and usage.
 
-Rule: a column says one thing of one view and asks nobody. What it needs beside the view (names, the moment of now) is
-given when the listing is made.
+Rule: a column shows one part of one view and sends no request. What else it needs (names, the current time) is passed
+in when the listing is created.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stead.commands.lists import Column, Listing
-from stead.commands.output import amount_text, amounts_text, cut, joined, moment, pairs, shown_labels, taint_texts
-from stead.commands.output import time_text as duration_text
-from stead.commands.words import SHORT, short_id
+from stead.commands.output import cut, pairs, shown_labels, taint_texts
+from stead.language.resources import amounts_text, in_order, quantity_text
+from stead.language.times import duration_text, moment_text
+from stead.text import first_few, short_id
 
 if TYPE_CHECKING:
     from stead.commands.naming import Names
+    from stead.engine.explain.events import Event
     from stead.operate.audit import Entry
     from stead.operate.lint import Finding
-    from stead.operate.views import Event, GroupView, NodeView, OwnerView, WorkView
+    from stead.operate.views import GroupView, NodeView, OwnerView, WorkView
 
 Now = Callable[[], float]
-"""The moment of the cluster, asked for when the first age is shown."""
+"""The cluster's current time, fetched when the first age is shown."""
 
 WELL_KNOWN = ("CPU", "GPU", "memory")
-"""Resources that come first, in this order."""
-
-
-def _short(id: str) -> str:
-    return id[:SHORT]
+"""Resources with their own column."""
 
 
 def none_if_zero(number: str) -> str:
@@ -56,7 +54,7 @@ def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]
 
     return Listing(
         (
-            Column("NODE", lambda view: view.id, _short),
+            Column("NODE", lambda view: view.id, short_id),
             Column("NAME", lambda view: view.name),
             Column("IP", lambda view: view.ip),
             _free("CPU"),
@@ -73,19 +71,21 @@ def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]
 
 
 def _free(resource: str, wide: bool = False) -> Column[NodeView]:
-    """``3/8``: what is free of what the node has."""
-
     def text(view: NodeView) -> str:
-        total = view.total.get(resource, 0.0)
-        free = amount_text(resource, view.available.get(resource, 0.0))
-        return f"{free}/{amount_text(resource, total)}" if total else ""
+        return _part(view, resource) if view.total.get(resource) else ""
 
     return Column(resource.upper(), text, wide=wide, key=lambda view: view.available.get(resource))
 
 
+def _part(view: NodeView, resource: str) -> str:
+    """``3/8``: what is free, and what the node has."""
+    free, total = view.available.get(resource, 0.0), view.total[resource]
+    return f"{quantity_text(resource, free)}/{quantity_text(resource, total)}"
+
+
 def _others(view: NodeView) -> str:
-    names = [name for name in view.total if name not in WELL_KNOWN and view.total[name]]
-    return ", ".join(f"{view.available.get(name, 0.0):g}/{view.total[name]:g} {name}" for name in names)
+    names = in_order(name for name in view.total if name not in WELL_KNOWN and view.total[name])
+    return ", ".join(f"{_part(view, name)} {name}" for name in names)
 
 
 # -- work and groups
@@ -103,7 +103,7 @@ def work_listing(names: Names, now: Now) -> Listing[WorkView]:
             Column("NODE", lambda view: names.node(view.node)),
             Column("COUNT", lambda view: str(view.count), _none_if_one, key=lambda view: view.count),
             Column("ASKS FOR", lambda view: amounts_text(view.resources)),
-            Column("RULES", lambda view: "; ".join(view.rules), cut),
+            Column("RULES", lambda view: names.text("; ".join(view.rules)), cut),
             Column("OWNER", lambda view: view.owner_title, wide=True),
             Column("GROUP", lambda view: view.group, wide=True),
             Column("NAMESPACE", lambda view: view.namespace, wide=True),
@@ -119,16 +119,16 @@ def group_listing(names: Names, now: Now) -> Listing[GroupView]:
     from stead.operate.views import group_json
 
     def nodes(view: GroupView) -> str:
-        return joined(dict.fromkeys(names.node(node) for _, node in view.members if node))
+        return ", ".join(dict.fromkeys(names.node(node) for _, node in view.members if node))
 
     return Listing(
         (
-            Column("ID", lambda view: view.id),
+            Column("ID", lambda view: view.id, short_id),
             Column("NAME", lambda view: view.name),
             Column("STATE", lambda view: view.state),
             Column("STRATEGY", lambda view: view.strategy),
             Column("BUNDLES", lambda view: str(len(view.members)), key=lambda view: len(view.members)),
-            Column("NODES", nodes),
+            Column("NODES", nodes, lambda text: first_few(text.split(", "))),
             Column("ASKS FOR", lambda view: "; ".join(map(amounts_text, view.resources)), wide=True),
             Column("OWNER", lambda view: view.owner_title, wide=True),
             Column("AGE", lambda view: _age(now, view.since), wide=True, key=lambda view: _newest_last(view.since)),
@@ -147,7 +147,7 @@ def event_listing(names: Names) -> Listing[Event]:
     return Listing(
         (
             Column("NUMBER", lambda event: str(event.number), key=lambda event: event.number),
-            Column("AT", lambda event: moment(event.at), key=lambda event: event.at),
+            Column("AT", lambda event: moment_text(event.at), key=lambda event: event.at),
             Column("KIND", lambda event: event.kind),
             Column("SUBJECT", lambda event: names.of(event.subject)),
             Column("ID", lambda event: event.subject, wide=True),
@@ -165,7 +165,7 @@ def entry_listing(names: Names) -> Listing[Entry]:
     return Listing(
         (
             Column("NUMBER", lambda entry: str(entry.number), key=lambda entry: entry.number),
-            Column("AT", lambda entry: moment(entry.at), key=lambda entry: entry.at),
+            Column("AT", lambda entry: moment_text(entry.at), key=lambda entry: entry.at),
             Column("WHO", lambda entry: entry.author),
             Column("FROM", lambda entry: entry.origin),
             Column("VIA", lambda entry: entry.via),
@@ -181,35 +181,26 @@ def entry_listing(names: Names) -> Listing[Entry]:
 
 
 def changed_nodes(entry: Entry, names: Names) -> str:
-    """The name of the node, or how many there are."""
+    """The name of the node, or the number of nodes."""
     return names.node(entry.node) or entry.title
 
 
 def finding_listing(names: Names) -> Listing[Finding]:
     from stead.operate.lint import finding_json
 
-    def who(found: Finding, most: int) -> str:
-        return joined(dict.fromkeys(map(names.of, found.ids)), most)
-
     return Listing(
         (
             Column("CODE", lambda found: found.code),
-            Column("WORK", lambda found: who(found, 4)),
+            Column("WORK", lambda found: first_few(dict.fromkeys(map(names.of, found.ids)))),
             Column("IDS", lambda found: ", ".join(found.ids), wide=True),
-            Column("FINDING", lambda found: found.text),
+            Column("FINDING", lambda found: names.text(found.text)),
         ),
         lambda found: found.ids,
         finding_json,
     )
 
 
-# -- what is used
-
-
-def resources_in_order(found: Iterable[str]) -> list[str]:
-    """CPU, GPU and memory first, then the others as they come."""
-    names = dict.fromkeys(found)
-    return [*(name for name in WELL_KNOWN if name in names), *(name for name in names if name not in WELL_KNOWN)]
+# -- usage
 
 
 def owner_listing(resources: Sequence[str]) -> Listing[OwnerView]:
@@ -219,7 +210,7 @@ def owner_listing(resources: Sequence[str]) -> Listing[OwnerView]:
         def value(view: OwnerView) -> Any:
             return getattr(view, field).get(resource)
 
-        return lambda view: amount_text(resource, value(view)) if value(view) else "", value
+        return lambda view: quantity_text(resource, value(view)) if value(view) else "", value
 
     sums: list[Column[OwnerView]] = []
     for resource in resources:

@@ -1,6 +1,6 @@
-"""`stead work`, `groups`, `status`, `events`: what runs, what waits, and what happened.
+"""`stead work`, `groups`, `status`, `events`: running and waiting work, and what happened.
 
-Rule: a list is the same rows in every form, and goes on where somebody watches.
+Rule: a list has the same rows in every form, and can be watched.
 """
 
 from __future__ import annotations
@@ -12,35 +12,33 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stead.commands.connecting import Where, asked, reached
 from stead.commands.output import (
-    amounts_text,
-    event_line,
     for_scripts,
     formatted,
-    joined,
     listed,
     say,
-    shortened,
     sortable,
-    time_text,
     watching,
     written,
 )
-from stead.commands.reach import Where, asked, reached
-from stead.commands.words import short_id
+from stead.language.resources import amounts_text
+from stead.language.times import duration_text
+from stead.text import first_few, printable, short_id
 
 if TYPE_CHECKING:
     from stead.commands.naming import Names
+    from stead.engine.explain.events import Event
     from stead.operate.desk import Desk
-    from stead.operate.views import Event, Summary, WorkView
+    from stead.operate.views import Summary, WorkView
 
 FOLLOW_S = 0.5
 LONGEST_SHOWN = 5
 
 
-@click.command(short_help="List the work: what waits, then what runs.")
-@click.option("--waiting", "state", flag_value="waiting", help="Only what waits.")
-@click.option("--running", "state", flag_value="running", help="Only what runs.")
+@click.command(short_help="List work: pending first, then running.")
+@click.option("--waiting", "state", flag_value="waiting", help="Only waiting work.")
+@click.option("--running", "state", flag_value="running", help="Only running work.")
 @click.option("--selector", "-l", metavar="SELECTOR", help="Only work with these labels: 'role in [trainer]'.")
 @listed
 @asked
@@ -55,7 +53,7 @@ def work(
     form: str,
     where: Where,
 ) -> int:
-    """List the work: what waits, in the order in which it will be tried, then what runs and where.
+    """List the work: waiting work in the order in which it is tried, then running work and its nodes.
 
     \b
     Examples:
@@ -67,8 +65,8 @@ def work(
     from stead.commands.lists import page_text
     from stead.commands.naming import Names
     from stead.commands.tables import work_listing
+    from stead.language.selectors import parse_selector
     from stead.operate.snapshot import Query
-    from stead.selectors import parse_selector
 
     conditions = (*filters, *([f"state={state}"] if state else []))
     query = Query(conditions, None if selector is None else parse_selector(selector), 0, limit)
@@ -83,7 +81,7 @@ def work(
     return 0
 
 
-@click.command(short_help="List the groups.")
+@click.command(short_help="List groups.")
 @listed
 @asked
 def groups(
@@ -114,18 +112,18 @@ def groups(
         def show() -> str:
             names = Names(desk)
             listing = group_listing(names, names.now)
-            return page_text(listing, listing.page(desk.groups, query, order), form, detail, "no group")
+            return page_text(listing, listing.page(desk.groups, query, order), form, detail, "no groups")
 
         watching(watch, show)
     return 0
 
 
-@click.command(short_help="The cluster in numbers.")
-@click.option("--watch", "-w", is_flag=True, help="Go on, and print again when something has changed.")
+@click.command(short_help="Show the cluster in numbers.")
+@click.option("--watch", "-w", is_flag=True, help="Keep running, and print again after each change.")
 @formatted
 @asked
 def status(watch: bool, form: str, where: Where) -> int:
-    """The cluster in numbers: nodes, work, what is free, and what waits for the longest.
+    """Show a summary of the cluster: nodes, work, free resources, and the work that has been pending the longest.
 
     \b
     Examples:
@@ -159,25 +157,25 @@ def _status(desk: Desk) -> str:
 
 
 def _waiting(desk: Desk, summary: Summary) -> list[str]:
-    """Why work waits: the kinds that wait for the longest, and how many others there are."""
+    """Why work is pending: the kinds that have been pending the longest, and the number of others."""
     from stead.commands.naming import Names
     from stead.operate.snapshot import PAGE_MAX, Query
 
     page = desk.work(Query(("state=waiting",), None, 0, PAGE_MAX))
     kinds: dict[str, list[WorkView]] = {}
-    for view in page.items:  # members of a group wait as one, and those that ask for the same wait for the same
+    for view in page.items:  # members of a group are pending together, and equal requests for the same reason
         kind = view.group or repr((view.resources, view.rules, view.labels, view.namespace, view.kind))
         kinds.setdefault(kind, []).append(view)
     ordered = sorted(kinds.values(), key=lambda alike: min(_since(view, summary.at) for view in alike))
-    told: dict[str, dict[str, WorkView]] = {}
+    reasons: dict[str, dict[str, WorkView]] = {}
     for alike in ordered[:LONGEST_SHOWN]:
         why = str(desk.why(alike[0].group or alike[0].id)).replace("\n", " ")
-        same = told.setdefault(why, {})
+        same = reasons.setdefault(why, {})
         for view in alike:
             same.setdefault(view.group or view.id, view)
     names = Names(desk)
-    lines = ["", "Waiting:"] if told else []
-    lines += [f"  {_ages(same, summary.at, names)}: {names.text(said)}" for said, same in told.items()]
+    lines = ["", "Waiting:"] if reasons else []
+    lines += [f"  {_ages(same, summary.at, names)}: {names.text(text)}" for text, same in reasons.items()]
     rest = ordered[LONGEST_SHOWN:]
     count = sum(view.count for alike in rest for view in alike) + page.total - len(page.items)
     if count:
@@ -191,26 +189,30 @@ def _since(view: WorkView, now: float) -> float:
 
 
 def _ages(alike: Mapping[str, WorkView], now: float, names: Names) -> str:
-    """``train-1, train-2 (8), for 5m``: who, how many in all, and the longest."""
+    """``train-1, train-2 (8), for 5m``: the names, the total number, and the longest time."""
     many = sum(view.count for view in alike.values())
     called = dict.fromkeys(
         (names.work.get(id) if view.group else view.name) or short_id(id) for id, view in alike.items()
     )
     since = min(_since(view, now) for view in alike.values())
-    age = f", for {time_text(now - since)}" if since < now else ""
-    return f"{joined(map(shortened, called))}{f' ({many})' if many > len(called) else ''}{age}"
+    age = f", for {duration_text(now - since)}" if since < now else ""
+    return f"{first_few(map(printable, called))}{f' ({many})' if many > len(called) else ''}{age}"
 
 
-@click.command(short_help="Tell what happened: what waits and why, taints, labels.")
-@click.option("--after", metavar="NUMBER", type=click.IntRange(0), default=0, help="Only what came after this event.")
+@click.command(short_help="Show events: pending work and why, taints, labels.")
+@click.option("--after", metavar="NUMBER", type=click.IntRange(0), help="Only events after this one.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=1000, show_default=True, help="Maximum number of events."
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=1000,
+    show_default=True,
+    help="Maximum number of events; without --after, the latest.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on, and print what happens.")
+@click.option("--follow", "-f", is_flag=True, help="Keep running, and print new events.")
 @sortable
 @asked
-def events(after: int, limit: int, follow: bool, order: str | None, form: str, where: Where) -> int:
-    """Tell what happened, oldest first: work that waits and why, taints, labels, evictions, deadlines.
+def events(after: int | None, limit: int, follow: bool, order: str | None, form: str, where: Where) -> int:
+    """Show what happened, oldest first: pending work and why, taints, labels, evictions, deadlines.
 
     \b
     Examples:
@@ -223,9 +225,9 @@ def events(after: int, limit: int, follow: bool, order: str | None, form: str, w
     from stead.commands.tables import event_listing
 
     if follow and (order is not None or form in ("wide", "csv")):
-        raise click.UsageError("--follow prints events one by one as they come, so it takes no --sort-by, wide or csv")
+        raise click.UsageError("--follow prints each event when it happens, so it takes no --sort-by, wide or csv")
     with reached("events", where) as desk:
-        found, names = desk.events(after, limit), Names(desk)
+        found, names = desk.events(-limit if after is None else after, limit), Names(desk)
         listing = event_listing(names)
         if not follow:
             chosen = found if order is None else listing.sorted(found, order)
@@ -237,21 +239,23 @@ def events(after: int, limit: int, follow: bool, order: str | None, form: str, w
                 after = event.number
                 click.echo(_line(form, event, names))
             time.sleep(FOLLOW_S)
-            found = desk.events(after, limit)
+            found = desk.events(after or 0, limit)
             names = Names(desk) if found else names
 
 
 def _line(form: str, event: Event, names: Names) -> str:
-    """One event of a stream: a line of text or JSON, or a document of YAML."""
-    from dataclasses import replace
-
+    """One event of a stream: a line of document or JSON, or a YAML document."""
     from stead.operate.views import event_json
 
     if form == "name":
-        return shortened(event.subject)
+        return printable(event.subject)
     if not for_scripts(form):
-        return event_line(replace(event, subject=names.of(event.subject), text=names.text(event.text)))
-    said = event_json(event)
+        return names.event(event)
+    document = event_json(event)
     return (
-        json.dumps(said) if form == "json" else f"---\n{written(form, said)}" if form == "yaml" else written(form, said)
+        json.dumps(document)
+        if form == "json"
+        else f"---\n{written(form, document)}"
+        if form == "yaml"
+        else written(form, document)
     )

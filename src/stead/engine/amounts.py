@@ -1,15 +1,18 @@
 """Amounts: one resource over all nodes, as columns of int64 units.
 
-Rule: whether a need fits, how full a node would be, and which devices it would take is answered here
-and nowhere else; for all nodes at once, or for one node by the same arithmetic.
+Rule: this file alone computes how full a node would be and which devices an ask would get, for all nodes at once or for
+one node by the same arithmetic. Others compare a need with `fitting`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.resources import UNIT
+from stead.engine.change_log import ChangeLog, Column
+from stead.language.resources import DEVICES, UNIT
 
 Amounts = NDArray[np.int64]
 
@@ -19,27 +22,28 @@ DeviceShares = tuple[tuple[int, int], ...]
 REFUSED = int(np.iinfo(np.int64).max)
 """The level, and the key, of a node that does not take the ask."""
 LOAD_MAX = (1 << 40) - 1
-"""Loads above this (a node that took part in wild overcommitment) count as this."""
+"""Loads above this (an extremely overcommitted node) count as this."""
 
 LEVELS_MAX = 32
 SCALARS_MAX = 6
-"""Up to so many rows are quicker one by one than as arrays."""
+"""Up to this many rows, a loop is faster than arrays."""
 
 
 TOUCHED_PLAINLY_MAX = 64
-"""Up to so many rows are noted as they are, even if some are there twice."""
+"""Up to this many rows are logged without removing duplicates."""
 
 
 class Amount:
-    """One resource over all nodes: how much there is and how much is free.
+    """One resource over all nodes: the total and the free amount.
 
-    For devices it also keeps the share of every device, and two views that answer "does it fit" in one
-    comparison: `whole` (units on wholly free devices) and `share` (the most that one device has free).
+    For devices it also keeps the free share of every device, and two columns that tell in one comparison whether a need
+    fits: `whole` (units on completely free devices) and `share` (the largest free share of one device).
     """
 
     __slots__ = (
         "_levels",
         "_touched",
+        "became_free",
         "free",
         "share",
         "share_total",
@@ -50,7 +54,9 @@ class Amount:
         "whole_total",
     )
 
-    def __init__(self, size: int, devices: bool) -> None:
+    def __init__(self, resource: str, size: int) -> None:
+        devices = resource in DEVICES
+        self.became_free = Column("free", resource)
         self.total: Amounts = np.zeros(size, np.int64)
         self.free: Amounts = np.zeros(size, np.int64)
         self.shares: Amounts | None = np.zeros((0, size), np.int64) if devices else None
@@ -61,10 +67,11 @@ class Amount:
             self.whole, self.share = np.zeros(size, np.int64), np.zeros(size, np.int64)
             self.whole_total, self.share_total = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._levels: dict[int, tuple[Amounts, int]] = {}
-        self._touched: list[int] = []
+        self._touched: ChangeLog[int] = ChangeLog()
 
     def copy(self) -> Amount:
         twin = Amount.__new__(Amount)
+        twin.became_free = self.became_free
         twin.total, twin.free = self.total.copy(), self.free.copy()
         twin.shares, twin.shares_total = self.shares, self.shares_total
         twin.whole = twin.share = twin.free
@@ -73,7 +80,7 @@ class Amount:
             twin.shares, twin.shares_total = self.shares.copy(), self.shares_total.copy()
             twin.whole, twin.share = self.whole.copy(), self.share.copy()
             twin.whole_total, twin.share_total = self.whole_total.copy(), self.share_total.copy()
-        twin._levels, twin._touched = {}, []
+        twin._levels, twin._touched = {}, ChangeLog()
         return twin
 
     def grow(self, size: int) -> None:
@@ -89,7 +96,7 @@ class Amount:
             setattr(self, name, grown(getattr(self, name), size))
 
     def fitting(self, need: int) -> Amounts:
-        """What to compare `need` with, now: a node fits where this is at least `need`."""
+        """The column to compare with `need`: a node fits now where it is at least `need`."""
         return self.share if need < UNIT else self.whole
 
     def fitting_total(self, need: int) -> Amounts:
@@ -99,30 +106,28 @@ class Amount:
     def levels(self, need: int) -> Amounts:
         """How full every node would be with `need` more, in 1/10000; REFUSED where that does not fit now.
 
-        Many shapes need the same amount, so the column is kept and repaired for the rows that changed. It
-        is to be read at once and never written.
+        Many shapes need the same amount, so the column is cached and updated for the rows that changed. Read it at once
+        and never write to it.
         """
         found = self._levels.get(need)
-        if found is None or len(self._touched) - found[1] > len(self.free) // 8:
+        changed = None if found is None else self._touched.since(found[1])
+        if found is None or changed is None or len(changed) > len(self.free) // 8:
             column = self._level_of(slice(None), need)
         else:
-            column, seen = found
-            rows = list(dict.fromkeys(self._touched[seen:]))
+            column, rows = found[0], list(dict.fromkeys(changed))
             if len(rows) > SCALARS_MAX:
                 where = np.array(rows)
                 column[where] = self._level_of(where, need)
             else:
                 for row in rows:
                     column[row] = self.level(row, need)
-        if len(self._touched) > 4 * len(self.free) or len(self._levels) > LEVELS_MAX:
+        if len(self._levels) > LEVELS_MAX:
             self._levels.clear()
-            self._touched.clear()
-        self._levels[need] = column, len(self._touched)
+        self._levels[need] = column, self._touched.end
         return column
 
     def level(self, row: int, need: int, more: int = 0) -> int:
-        """The same for one node, if `more` asks of `need` were placed there first (room for them is then
-        the caller's concern)."""
+        """The same for one node if `more` asks of `need` were placed there first; the caller checks that they fit."""
         if not more and self.fitting(need).item(row) < need:
             return REFUSED
         return self.load(row, need * (more + 1))
@@ -161,7 +166,7 @@ class Amount:
         return found
 
     def lacking(self, row: int, need: int) -> int:
-        """The least amount that has to become free on the node for `need` to fit."""
+        """The smallest amount that must become free on the node for `need` to fit."""
         if self.shares is None or self.shares_total is None:
             return max(0, need - int(self.free[row]))
         if need < UNIT:
@@ -171,7 +176,7 @@ class Amount:
         return sum(in_use[: need // UNIT])
 
     def lacking_total(self, row: int, need: int) -> int:
-        """The least capacity that has to be added to the node for `need` to fit it at all, and then now."""
+        """The smallest capacity to add to the node so that `need` fits now."""
         if self.shares is None:
             return max(0, need - min(int(self.free[row]), int(self.total[row])))
         return UNIT if need < UNIT else need - int(self.whole[row])
@@ -192,9 +197,7 @@ class Amount:
         self._review(row)
 
     def resize(self, row: int, total: int) -> None:
-        """The node now has `total` units; what is in use stays in use. Devices count whole."""
-        if self.shares is not None:
-            total -= total % UNIT
+        """Set the node's total; what is in use stays in use."""
         self._touch(row)
         self.free[row] += total - self.total[row]
         self.total[row] = total
@@ -211,17 +214,16 @@ class Amount:
         self._review(row)
 
     def make_room(self, devices: int) -> None:
-        """Have columns for so many devices; never fewer than before."""
+        """Make sure that there are columns for this many devices."""
         if self.shares is not None and self.shares_total is not None and devices > len(self.shares):
             extra = np.zeros((devices - len(self.shares), self.shares.shape[1]), np.int64)
             self.shares = np.concatenate([self.shares, extra])
             self.shares_total = np.concatenate([self.shares_total, extra])
 
     def fill(self, rows: list[int], totals: list[int]) -> None:
-        """The capacities of many nodes of a new column, nothing of which is in use."""
+        """Set the capacities of many nodes in a new column; nothing is in use."""
         self.total[rows] = totals
         if self.shares is not None:
-            self.total -= self.total % UNIT
             devices = np.arange(int(self.total.max(initial=0)) // UNIT)
             self.shares_total = (devices[:, None] < self.total // UNIT) * np.int64(UNIT)
             self.shares = self.shares_total.copy()
@@ -230,7 +232,7 @@ class Amount:
         self.free[:] = self.total
 
     def take(self, row: int, need: int) -> DeviceShares:
-        """Use `need` units on the node; the devices they lie on, for `give`."""
+        """Use `need` units on the node. Returns the devices used, for `give`."""
         self._touch(row)
         self.free[row] -= need
         if self.shares is None:
@@ -252,14 +254,13 @@ class Amount:
         self._review(row)
 
     def _touch(self, row: int) -> None:
-        """The row changed. More changes than rows, and a kept column is cheaper made anew than repaired."""
-        if len(self._touched) > len(self.free):
-            self._levels.clear()
-            self._touched.clear()
-        self._touched.append(row)
+        """Log a changed row. After more changes than rows, recomputing a column is cheaper than updating it."""
+        self._touched.keep_at_most(len(self.free))
+        self._touched.add(row)
 
     def take_many(self, rows: NDArray[np.intp], need: int) -> None:
-        """Use `need` units once for each of `rows`; not for devices, whose shares differ."""
+        """Use `need` units once for each of `rows`. Not for devices."""
+        self._touched.keep_at_most(len(self.free))
         self._touched.extend(np.unique(rows).tolist() if len(rows) > TOUCHED_PLAINLY_MAX else rows.tolist())
         np.subtract.at(self.free, rows, need)
 
@@ -273,36 +274,51 @@ class Amount:
         self._review(row)
 
     def _pick(self, row: int, need: int) -> DeviceShares:
+        """The devices to use. If the cluster runs more than fits, these cover less than `need`."""
         assert self.shares is not None and self.shares_total is not None
         free = self.shares[:, row].tolist()
         if need < UNIT:
             fitting = [(amount, device) for device, amount in enumerate(free) if amount >= need]
-            if fitting:
-                return ((min(fitting)[1], need),)
-        else:
-            whole = [device for device, amount in enumerate(free) if amount == UNIT]
-            if len(whole) * UNIT >= need:
-                return tuple((device, UNIT) for device in whole[: need // UNIT])
-        # The cluster runs more than fits: it is right, so the fullest view of it is kept.
-        if not free:
-            return ()
-        return ((max(range(len(free)), key=lambda device: (free[device], -device)), need),)
+            return ((min(fitting)[1], need),) if fitting else ()
+        whole = [device for device, amount in enumerate(free) if amount == UNIT]
+        return tuple((device, UNIT) for device in whole[: need // UNIT])
 
     def _review(self, row: int) -> None:
         assert self.shares is not None and self.shares_total is not None
         shares = self.shares[:, row]
-        # Where devices were taken away under running work, more seems free on the others than there is in all.
+        # If devices were removed under running work, the other devices may show more free than the node has in total.
         free = max(int(self.free[row]), 0)
         whole = int(np.count_nonzero((shares == UNIT) & (self.shares_total[:, row] == UNIT))) * UNIT
         self.share[row] = min(max(int(shares.max(initial=0)), 0), free)
         self.whole[row] = min(whole, free // UNIT * UNIT)
 
 
-def shares_of(used: Amounts, total: Amounts) -> Amounts:
-    """used * 10000 // total, exactly, although the product may not fit an int64 (memory in bytes is large).
+def as_needs(resource: str, units: int) -> Iterator[tuple[str, int]]:
+    """A used amount as needs: whole devices, and a share of one more."""
+    share = units % UNIT if resource in DEVICES and units > UNIT else 0
+    yield resource, units - share
+    if share:
+        yield resource, share
 
-    A float quotient is off by at most one. How far it is off shows in the rest of the division, which is
-    small, so it comes out right although both products that make it up may wrap around.
+
+def laid_on(shares: Amounts, need: int) -> Amounts:
+    """The free shares of every device (first axis) of many nodes after `Amount.take` of `need` on each."""
+    if not need or not len(shares):
+        return shares
+    if need < UNIT:
+        fullest = np.where(shares >= need, shares, UNIT + 1).argmin(axis=0)
+        after = shares.copy()
+        after[fullest, np.arange(shares.shape[1])] -= need
+        return np.maximum(after, 0)
+    whole = shares == UNIT
+    return np.where(whole & (whole.cumsum(axis=0) <= need // UNIT), 0, shares)
+
+
+def shares_of(used: Amounts, total: Amounts) -> Amounts:
+    """used * 10000 // total, exactly, although the product may overflow an int64 (memory in bytes is large).
+
+    The float quotient is off by at most one. The remainder shows the error. It is small, so it is correct even if both
+    products overflow.
     """
     total = np.maximum(total, 1)
     estimate = np.minimum(used / total * UNIT, LOAD_MAX).astype(np.int64)

@@ -1,7 +1,8 @@
-"""The board: nodes, placed work, and how every shape stands to them; one move at a time.
+"""The board: nodes and placed work, and the cached ranking of nodes for every shape.
 
-Rule: `place` and `lift` are the only moves. Each keeps amounts, indexes and standings true together,
-and each can be undone by the other, so a plan can be tried on the board itself and taken back.
+Rule: work moves only through `place`, `place_many`, `put_back` and `lift`. A plan is tried on the board itself, inside
+an `attempt`; unless it is kept, the board is then unchanged and no pending work is woken. `use` records what else runs
+on a node. Every method keeps amounts and indexes consistent.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
-from stead.asks import Ask, AskId, GroupId, PolicyName
 from stead.engine.amounts import DeviceShares
-from stead.engine.fleet import RESERVED, Fleet, Nodes, as_flags, rows_of
-from stead.engine.flow import Emptiest, Fullest, Prices
-from stead.engine.fragmentation import LeastFragmenting, Mix
+from stead.engine.batch.flow import Emptiest, Fullest, Prices
+from stead.engine.batch.fragmentation import LeastFragmenting, Mix
+from stead.engine.change_log import RESERVED, Column
+from stead.engine.fleet import Fleet, News, Nodes, as_flags, rows_of
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing, View
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Line, Lines
-from stead.engine.work import Placement, Work
-from stead.node import NodeId
+from stead.engine.work import Placement, Unmanaged, Work
+from stead.language.asks import Ask, AskId, GroupId, PolicyName
+from stead.language.nodes import NodeId
+from stead.language.resources import Resources
 
 STANDINGS_MAX = 128
 VIEWS_MAX = 2048
@@ -33,9 +38,68 @@ TOUCHED_MAX = 100_000
 EMPTIEST, FULLEST = Emptiest(), Fullest()
 
 
+class Attempt:
+    """Moves that are kept or undone together. Attempts can be nested.
+
+    A kept attempt wakes pending work only for resources that are free at its end, not for what was free in between.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._outer, board.attempted = board.attempted, self
+        self._news = board.fleet.news.end
+        self.moves: list[tuple[Placement, bool]] = []
+        """What was placed (True) or lifted (False), in order."""
+        self._is_open = True
+
+    def keep(self) -> None:
+        """Keep the moves."""
+        self._close()
+        if self._outer is not None:
+            self._outer.moves += self.moves
+            return
+        first: dict[AskId, tuple[Placement, bool]] = {}
+        for placement, is_placed in self.moves:
+            first.setdefault(placement.ask.id, (placement, is_placed))
+        freed: dict[News, None] = {}
+        for id, (before, is_placed) in first.items():
+            now = self._board.work.placements.map.get(id)
+            if not is_placed and (now is None or now.row != before.row):
+                needs = before.ask.choices[before.choice].resources
+                freed.update(dict.fromkeys((Column("free", resource), before.row) for resource in needs))
+        news = self._board.fleet.news
+        changed = [each for each in news.since(self._news) or () if each[0].kind != "free"]
+        news.replace(self._news, [*changed, *freed])
+
+    def take_back(self) -> None:
+        """Undo the moves."""
+        self._close()
+        board = self._board
+        board.attempted = None  # an outer attempt must not record the undo as moves
+        for placement, is_placed in reversed(self.moves):
+            if is_placed:
+                board.lift(placement.ask.id)
+            else:
+                board.put_back(placement)
+        board.fleet.news.replace(self._news, ())
+        board.attempted = self._outer
+
+    def _close(self) -> None:
+        assert self._is_open and self._board.attempted is self, "an inner attempt ends before its outer one"
+        self._is_open, self._board.attempted = False, self._outer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        while self._is_open:  # after an error, inner attempts may still be open
+            assert self._board.attempted is not None
+            self._board.attempted.take_back()
+
+
 class Board:
     def __init__(self, hybrid_threshold: float, seed: int) -> None:
-        self.world = World(Fleet(), Work())
+        self._on(World(Fleet(), Work()))
         self.dice = Dice(seed)
         self._policies = policies(hybrid_threshold)
         self._shapes: Sheet[tuple[object, ...], Shape] = Sheet()
@@ -44,24 +108,21 @@ class Board:
         self.least_fragmenting = LeastFragmenting(Mix())
         self._shapes_max = SHAPES_IDLE_MAX
         self.turn = 0
+        self.attempted: Attempt | None = None
 
     def fork(self, lasting: bool = True) -> Board:
-        """A twin; one that is gone before this board is written to again need not last, and costs it nothing."""
+        """A fork, as in `Sheet.fork`."""
         twin = Board.__new__(Board)
-        twin.world = World(self.world.fleet.fork(lasting), self.world.work.fork(lasting), self.world.hold)
+        twin._on(World(self.fleet.fork(lasting), self.work.fork(lasting), self.world.hold))
         twin.dice = Dice(self.dice.state)
         twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(lasting), self._shapes_max
         twin.least_fragmenting = self.least_fragmenting.fork(lasting)
         twin._standings, twin._views, twin.turn = OrderedDict(), {}, self.turn
+        twin.attempted = None
         return twin
 
-    @property
-    def fleet(self) -> Fleet:
-        return self.world.fleet
-
-    @property
-    def work(self) -> Work:
-        return self.world.work
+    def _on(self, world: World) -> None:
+        self.world, self.fleet, self.work = world, world.fleet, world.work
 
     def next_turn(self) -> int:
         self.turn += 1
@@ -70,7 +131,7 @@ class Board:
     # -- shapes
 
     def shape_of(self, ask: Ask) -> Shape:
-        """The one shape of all equal asks, compiled when first seen."""
+        """The shape that all equal asks share, compiled when first seen."""
         key = ask.shape_key
         shape = self._shapes.map.get(key)
         if shape is None:
@@ -79,13 +140,12 @@ class Board:
         return shape
 
     def note_kind(self, shape: Shape, count: int) -> None:
-        """So many asks of the shape have come: what usually comes is what nodes are kept whole for."""
+        """Count newly submitted asks of a shape. The fragmentation policy learns from these counts."""
         if shape.policy is PolicyName.FLOW_FGD:
             self.least_fragmenting.mix.add(shape.demands[0], count)
 
     def tidy(self, waiting: Lines) -> None:
-        """Drop what was compiled for shapes that nothing waits with, once there are many of them; it is made
-        again when needed."""
+        """Drop the caches of shapes without pending work once there are many; they are rebuilt when needed."""
         if len(self._shapes.map) > self._shapes_max:
             self._shapes = Sheet({shape.key: shape for shape in waiting.shapes()})
             self._shapes_max = 2 * len(self._shapes.map) + SHAPES_IDLE_MAX
@@ -94,8 +154,8 @@ class Board:
             self.work.forget_indexes(self.fleet, waiting.columns)
 
     def standing(self, demand: Demand) -> Standing:
-        """How the demand stands to all nodes, up to date."""
-        self._trim()
+        """The demand's ranking of all nodes, up to date."""
+        self._bound_log()
         standing = self._standings.get(demand)
         if standing is None:
             standing = self._standings[demand] = Standing(demand)
@@ -106,15 +166,12 @@ class Board:
         standing.refresh(self.world)
         return standing
 
-    def _trim(self) -> None:
-        """The list of changed rows begins anew when it is long; what was kept up to date by it does, too."""
-        if len(self.fleet.touched) > max(TOUCHED_MAX, 4 * self.fleet.size):
-            self.fleet.touched.clear()
-            self._standings.clear()
-            self.least_fragmenting.forget()
+    def _bound_log(self) -> None:
+        """The log of changed rows is read here, and is cut when it is long."""
+        self.fleet.touched.keep_at_most(max(TOUCHED_MAX, 4 * self.fleet.size))
 
     def view(self, demand: Demand) -> View:
-        """How the demand sees all nodes, amounts aside, up to date."""
+        """Which nodes are open to the demand, ignoring amounts, up to date."""
         view = self._views.get(demand)
         if view is None:
             if len(self._views) >= VIEWS_MAX:
@@ -124,18 +181,18 @@ class Board:
         return view
 
     def prices(self, policy: PolicyName) -> Prices:
-        """What placements in a batch cost."""
-        self._trim()
+        """The costs of placements in a batch."""
+        self._bound_log()
         if policy is PolicyName.FLOW_FGD:
             return self.least_fragmenting
         return EMPTIEST if policy is PolicyName.FLOW else FULLEST
 
     def hopes(self, demand: Demand) -> Nodes:
-        """The nodes that refuse it for nothing but amounts that may become free."""
+        """The nodes that would take it if enough became free."""
         return self.standing(demand).nodes & allowed((demand.rules.could_fit,), self.world)
 
     def emptiest(self, demand: Demand, nodes: Nodes) -> int:
-        """The least loaded of these nodes: the one where waiting for room is likely to be shortest."""
+        """The least loaded of these nodes, where enough is likely to become free first."""
         where = np.flatnonzero(as_flags(nodes, self.fleet.size))
         loads = np.zeros(len(where), np.int64)
         for resource, need in demand.needs:
@@ -144,16 +201,28 @@ class Board:
 
     # -- moves
 
+    def attempt(self) -> Attempt:
+        """Try moves: ``with board.attempt() as tried: ...`` undoes them unless you call ``tried.keep()``."""
+        return Attempt(self)
+
     def place(
         self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
     ) -> Placement:
         held = self.fleet.take(row, demand.needs)
         placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group)
         self.work.add(self.fleet, placement)
+        if self.attempted is not None:
+            self.attempted.moves.append((placement, True))
         return placement
 
+    def put_back(self, placement: Placement) -> None:
+        """Place a lifted ask again, on the same devices."""
+        needs = placement.ask.choices[placement.choice].resources.items()
+        self.fleet.take_again(placement.row, needs, placement.held)
+        self.work.add(self.fleet, placement)
+
     def place_many(self, runs: Sequence[tuple[Demand, Sequence[Ask], list[int], Line]]) -> None:
-        """Place runs of equal asks that look at no other work: of each run, one ask on each of its rows."""
+        """Place runs of equal asks without affinities or spreads: of each run, one ask on each of its rows."""
         alike = []
         for demand, asks, rows, line in runs:
             held: Iterable[tuple[DeviceShares, ...]] = repeat(())
@@ -165,16 +234,32 @@ class Board:
             places = zip(asks, rows, held, strict=False)
             alike.append([Placement(ask, row, choice, devices, moment, turn, None) for ask, row, devices in places])
         self.work.add_many(self.fleet, alike)
+        if self.attempted is not None:
+            self.attempted.moves += [(placement, True) for placements in alike for placement in placements]
 
     def lift(self, id: AskId) -> Placement:
-        """Take a placed ask off the board."""
+        """Remove a placed ask from the board."""
         placement = self.work.remove(self.fleet, id)
         needs = placement.ask.choices[placement.choice].resources.items()
         self.fleet.give(placement.row, needs, placement.held)
+        if self.attempted is not None:
+            self.attempted.moves.append((placement, False))
         return placement
 
+    def use(self, row: int, amounts: Resources, pieces: int) -> None:
+        """Record what unmanaged work uses on a node now."""
+        before = self.work.unmanaged.map.get(row)
+        if before is not None and (before.amounts, before.pieces) == (amounts, pieces):
+            return
+        if before is not None:
+            self.fleet.give(row, before.needs, before.held)
+        used = Unmanaged(amounts, pieces, ()) if pieces else None
+        if used is not None:
+            used = used._replace(held=self.fleet.take(row, used.needs))
+        self.work.set_unmanaged(self.fleet, row, used)
+
     def set_hold(self, hold: Hold | None, news: bool = True) -> None:
-        """Hold nodes, or hold them no longer, which is news to those who were kept off."""
+        """Reserve nodes, or end the reservation, which wakes the work that it refused."""
         self.world.hold = hold
         self.fleet.bump(RESERVED, news=news and hold is None)
 
@@ -187,7 +272,7 @@ class Board:
         return tuple(self.fleet.ids(self.standing(demand).candidates()) for demand in shape.demands)
 
     def tiers(self, shape: Shape) -> tuple[tuple[NodeId, ...], ...]:
-        """The candidates of all choices, grouped: an earlier choice first, then what is more preferred."""
+        """The candidates of all choices in groups: earlier choices first, then higher preference first."""
         found: list[tuple[NodeId, ...]] = []
         seen: Nodes = 0
         for demand in shape.demands:

@@ -1,28 +1,61 @@
 """Decisions: what the engine wants done.
 
-Rule: a decision is plain and complete, and equal facts give equal decisions in an equal order.
+Rule: a decision is plain data and complete, and equal facts give equal decisions in the same order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from stead.asks import AskId, GroupId, PolicyName
-from stead.engine.reasons import Reason
-from stead.node import NodeId
-from stead.taints import Taint
+from stead.engine.reasons import Reason, TargetDead
+from stead.language.asks import AskId, GroupId, PolicyName
+from stead.language.nodes import NodeId
+from stead.language.taints import Taint
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes refused for one reason. `nodes` are those it takes the blame for (the first reason in blame
-    order does, so that counts add up); `alone` are those for which it is the only obstacle. A taint is not `telling`
-    while each of its nodes is refused for good by something that is no taint."""
+    """Nodes refused for one reason. `nodes` counts the nodes for which it is the first reason in blame order, so that
+    the counts add up; `alone` counts the nodes for which it is the only reason."""
 
     reason: Reason
     nodes: int
     alone: int
-    telling: bool = field(default=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result for one choice of an ask: of `nodes` live nodes, `candidates` would take it now, and `feasible` would
+    if nothing else ran there. The refusals, in blame order, say why the others do not. Refused nodes, candidates and
+    `other_nodes` (refused for `other_reasons`, which are not listed) add up to all nodes."""
+
+    nodes: int
+    candidates: int
+    refusals: tuple[Refusal, ...]
+    feasible: int = 0
+    other_reasons: int = 0
+    other_nodes: int = 0
+
+    def leading(self, most: int) -> Verdict:
+        """The same verdict with only the refusals that have the most nodes; the others are counted."""
+        if len(self.refusals) <= most:
+            return self
+        by_nodes = sorted(range(len(self.refusals)), key=lambda place: -self.refusals[place].nodes)
+        kept = tuple(self.refusals[place] for place in sorted(by_nodes[:most]))
+        left_out = sum(each.nodes for each in self.refusals) - sum(each.nodes for each in kept)
+        return replace(
+            self,
+            refusals=kept,
+            other_reasons=self.other_reasons + len(self.refusals) - most,
+            other_nodes=self.other_nodes + left_out,
+        )
+
+    @property
+    def main_reasons(self) -> tuple[Reason, ...]:
+        """The reasons to report: each is the only reason on some node, or says that a target is dead. If there are
+        none, all reasons that count nodes. So a taint on a node that refuses anyway is not reported."""
+        main = tuple(each.reason for each in self.refusals if each.alone or isinstance(each.reason, TargetDead))
+        return main or tuple(each.reason for each in self.refusals if each.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +69,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlaced:
-    """Run the members of the group on these nodes, all or none. `alternative` is the one taken; members
-    that were placed before and still are do not appear."""
+    """Run the members of the group on these nodes, all or none. `alternative` is the index of the alternative taken;
+    members that are already placed are not listed."""
 
     group: GroupId
     alternative: int
@@ -46,29 +79,43 @@ class GroupPlaced:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing fits these equal asks (or this group) now. Said once, and again when they were tried again and
-    the telling reasons had become others.
+    """No node fits these equal asks (or this group) now. Reported once, and again when a retry finds other
+    `main_reasons`.
 
-    `refusals` hold the reasons of the first choice that is feasible in principle (or of the first).
+    `verdicts` has one entry per choice. For a group they are about `member`, the first member that fits no node beside
+    the others; they are empty if each member fits, but not all together.
     """
 
     asks: tuple[str, ...]
-    refusals: tuple[Refusal, ...]
+    verdicts: tuple[Verdict, ...] = ()
+    member: AskId = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of the first choice that only lacks free resources, or else of the first choice."""
+        first = self.verdicts[0] if self.verdicts else None
+        return next((verdict for verdict in self.verdicts if verdict.feasible), first)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """The refusals of `verdict`."""
+        return self.verdict.refusals if self.verdict else ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUnknown:
-    """Refused at once: every node id it insists on is not alive."""
+    """Refused at once: none of the nodes that it requires by id is alive."""
 
     nodes: tuple[NodeId, ...]
+    """The ids that it requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """Refused: it waited until its deadline; `refusals` say why it waited."""
+    """Refused: it was pending until its deadline; `verdicts` say why, as in `Waiting`."""
 
     deadline: float
-    refusals: tuple[Refusal, ...]
+    verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +124,36 @@ class Refused:
 
     id: str
     cause: NodeUnknown | DeadlinePassed
+    """Why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """End this work: its node has a no-execute taint that it does not tolerate (any longer)."""
+    """Stop this work: its node has a NoExecute taint that it does not tolerate, or no longer tolerates."""
 
     ask: AskId
+    """The id of the work."""
     node: NodeId
     taint: Taint
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDecided:
-    """Work was decided together, as a min-cost flow: so many asks, of which so many were placed, in so many rounds.
+class TaintExpired:
+    """The taint has expired. The engine has removed it; the cluster must remove it too."""
 
-    `cost` is what was reached, in the units of the policy's costs, and `bound` what no placement of these asks can go
-    below; None where nothing is proven. `repaired`: how often the flow wanted what does not fit, and was corrected.
-    Groups that no arrangement of the batch could take whole are tried one at a time after it; here they are left out.
+    node: NodeId
+    """The node that had the taint."""
+    taint: Taint
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecided:
+    """A batch was decided together, as a min-cost flow: the number of asks, how many were placed, and in how many
+    rounds.
+
+    `cost` is the total cost in the policy's units, and `bound` a proven lower bound (None: not proven). `repaired`
+    counts how often the flow chose a node that does not fit. Groups that the batch could not place whole are tried one
+    at a time afterwards and are not counted as placed here.
     """
 
     policy: PolicyName
@@ -108,13 +167,16 @@ class BatchDecided:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Running work lies better elsewhere: move it. `gain` is what the old place costs more than the new one, in the
-    units of its policy's costs. Only where the cluster said that it may move work."""
+    """Move running work to a cheaper node. `gain` is how much less the new node costs, in the policy's units. Only for
+    clusters that can move work."""
 
     ask: AskId
+    """The id of the work."""
     source: NodeId
+    """The node that it runs on."""
     target: NodeId
+    """The node to move it to."""
     gain: int
 
 
-Decision = Placed | GroupPlaced | Waiting | Refused | Evicted | BatchDecided | Moved
+Decision = Placed | GroupPlaced | Waiting | Refused | Evicted | TaintExpired | BatchDecided | Moved

@@ -1,8 +1,8 @@
-"""Facts: what the world tells the engine. The only way in.
+"""Facts: what happened. They are the engine's only input.
 
-Rule: a fact is past tense, plain and complete; the engine never asks back. Facts about things the
-engine does not know (a node that already left, an ask that already ended) are harmless: clusters
-repeat themselves and report out of order.
+Rule: a fact is plain data, complete and in the past tense; the engine never asks for more. Facts about unknown things
+(a node that already left, an ask that already ended) are ignored, because clusters repeat facts and report them out of
+order.
 """
 
 from __future__ import annotations
@@ -10,63 +10,74 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stead.asks import Ask, AskId, Group, GroupId
-from stead.labelling import EMPTY, Labels
-from stead.node import Node, NodeId
-from stead.resources import Resources
-from stead.taints import Effect, Taint
+from stead.language.asks import Ask, AskId, Group, GroupId
+from stead.language.labels import EMPTY, Labels
+from stead.language.nodes import Node, NodeId
+from stead.language.resources import Resources
+from stead.language.taints import Effect, Taint
 
 
 @dataclass(frozen=True, slots=True)
 class ClockAdvanced:
-    """It is now `now` (seconds, any epoch). Time never goes back: an earlier moment is ignored."""
+    """The time is `now` (seconds, any epoch). Time never goes back: an earlier time is ignored."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is there. The same id again replaces what was known of it; its work stays where it is."""
+    """A node joined. If the id is known, the new record replaces the old one; its work stays placed."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A node is gone. What was placed on it waits again, and counts as submitted when it was."""
+    """A node left. Its work is pending again and keeps its submission time."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLabelled:
-    """Labels of a running node were set or removed; they override the ones it joined with."""
+    """Labels of a running node were set or removed; they override the labels it joined with."""
 
     node: NodeId
     labels: Labels = EMPTY
+    """The labels that were set."""
     removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTainted:
-    """A taint was set; it replaces one of the same key and effect."""
+    """A taint was set; it replaces one of the same key and effect. It expires at `until`.
+
+    `owner` and `job` are for people: who set it, and the job that it ends with. When the job ends, the cluster reports
+    `NodeUntainted`.
+    """
 
     node: NodeId
+    """The node that has the taint."""
     taint: Taint
+    until: float | None = None
+    job: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUntainted:
-    """The taints of a key are gone: of one effect, or of all (None)."""
+    """The taints of a key were removed: those of one effect, or all (None). `reason` is for people."""
 
     node: NodeId
+    """The node that had the taints."""
     key: str
     effect: Effect | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDrained:
-    """The node takes no new work (`draining`), or takes it again."""
+    """The node takes no new work (`draining`), or takes new work again."""
 
     node: NodeId
     draining: bool = True
@@ -81,63 +92,82 @@ class NodeResized:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUsed:
+    """Unmanaged work uses these amounts of the node, in `pieces` (the cluster's own tasks, or pods of another
+    scheduler). It replaces the previous report; 0 pieces mean that no unmanaged work runs there.
+
+    The report overrides what the engine assumed, even if more is used than the node has.
+    """
+
+    node: NodeId
+    amounts: Resources
+    pieces: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class AskSubmitted:
-    """Work looks for a node. An id that is already known is ignored."""
+    """Work was submitted. An id that is already known is ignored."""
 
     ask: Ask
+    """The work."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsksSubmitted:
-    """`count` equal pieces of work look for a node. They are like `ask`; their ids are `ask.id`, `#` and a number, from
-    `first` on. Ids that are already known are ignored."""
+    """`count` equal pieces of work were submitted. They are like `ask`; their ids are `ask.id`, `#` and a number that
+    starts at `first`. Ids that are already known are ignored."""
 
     ask: Ask
     first: int
     count: int
 
     def each(self) -> Iterator[AskSubmitted]:
+        """The same as one fact for each piece of work."""
         numbers = range(self.first, self.first + self.count)
         return (AskSubmitted(replace(self.ask, id=f"{self.ask.id}#{number}")) for number in numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class AskRunning:
-    """The cluster says that this work runs there: a decision confirmed, or work the engine did not place.
+    """The work runs on the node: this confirms a decision, or reports work that the engine did not place.
 
-    What the cluster says wins over what the engine assumed, also where more runs than fits. Work that the
-    engine did not place uses what its first choice says. On a node that is not known it means nothing.
+    The report overrides what the engine assumed, even if more runs than fits. Work that the engine did not place uses
+    the resources of its first choice. A report for an unknown node is ignored.
     """
 
     ask: Ask
+    """The work."""
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class AskEnded:
-    """The work is over, cancelled or dead for good: it waits no more and holds nothing. A group goes on
-    without a member that has ended."""
+    """The work finished, was cancelled or died for good: it is no longer pending and uses nothing. A group continues
+    without an ended member."""
 
     ask: AskId
+    """The id of the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskLost:
-    """The work lost its place (its process died, its bind was refused, it was evicted) and wants another."""
+    """The work lost its place (its process died, its bind failed, or it was evicted) and must be placed again."""
 
     ask: AskId
+    """The id of the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSubmitted:
-    """Asks that want to be placed together or not at all. An id that is already known is ignored."""
+    """A group was submitted: asks to place together or not at all. An id that is already known is ignored."""
 
     group: Group
+    """The group."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEnded:
-    """The group is over: it waits no more, and its members hold nothing."""
+    """The group ended: it is no longer pending, and its members use nothing."""
 
     group: GroupId
 
@@ -151,6 +181,7 @@ Fact = (
     | NodeUntainted
     | NodeDrained
     | NodeResized
+    | NodeUsed
     | AskSubmitted
     | AsksSubmitted
     | AskRunning

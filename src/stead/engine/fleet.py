@@ -1,9 +1,9 @@
 """The Fleet: all nodes, as columns.
 
-Rule: a node is a row, and a set of nodes is a Python int used as a bitset over rows (`Nodes`):
-immutable, hashable, free to share. Amounts are numpy int64 columns in units of 1/10000. Every change
-goes through a method here, which bumps the version of the columns it touched: those versions are the
-cache keys of masks and the wake-up calls of waiting work.
+Rule: a node is a row, and a set of nodes is a Python int used as a bitset over rows (`Nodes`): immutable, hashable,
+free to share. Amounts are numpy int64 columns in units of 1/10000. Every change goes through a method here. A change of
+labels, taints, capacity, draining or work bumps the version of its column, which is the cache key of masks; a change of
+amounts is logged in `touched`. Changes that could make pending work fit are logged in `news`, which wakes it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.engine.amounts import Amount, Amounts, DeviceShares, grown
+from stead.engine.change_log import DRAINING, NODES, TAINTS, ChangeLog, Column
 from stead.engine.sharing import Sheet, Shelf
-from stead.labelling import NODE_ID_KEYS, Labels, Requirement, Selector
-from stead.node import Node, NodeId
-from stead.resources import DEVICES, UNIT, Resources
-from stead.taints import Taint
+from stead.language.labels import NODE_ID_KEYS, Labels, Requirement, Selector
+from stead.language.nodes import Node, NodeId
+from stead.language.resources import Resources, usable
+from stead.language.taints import Taint
 
 T = TypeVar("T")
 
+News = tuple[Column, int]
+"""A column and the row where it changed; row -1: on any row."""
+
 Nodes = int
 """A set of nodes: bit r is row r."""
-
-Column = tuple[str, object]
-"""What a rule may read: ("label", key), ("taints", ""), ("free", resource), ("work", matching)..."""
-
-NODES: Column = ("nodes", "")
-DRAINING: Column = ("draining", "")
-TAINTS: Column = ("taints", "")
-RESERVED: Column = ("reserved", "")
 
 SPARSE_MAX = 16
 ROWS_MIN = 64
 
 
 def rows_of(nodes: Nodes) -> list[int]:
-    """The rows in a set, in order."""
+    """The rows of a set, in order."""
     if nodes.bit_count() <= SPARSE_MAX:
         rows = []
         while nodes:
@@ -62,9 +58,9 @@ def from_flags(flags: NDArray[np.bool_]) -> Nodes:
 
 
 class RowSet:
-    """Functions on the label index' entries: a tuple of rows while few, a bitset when many.
+    """Functions on the entries of the label index: a tuple of rows if few, a bitset if many.
 
-    A label that is different on every node would otherwise cost a full-width bitset per node.
+    Otherwise a label with a different value on every node would cost a full-width bitset per node.
     """
 
     @staticmethod
@@ -96,7 +92,7 @@ class RowSet:
 
 
 class Fleet:
-    """All nodes. Rows are reused after a node has left; `alive` says which ones count."""
+    """All nodes. Rows are reused after a node has left; `alive` is the set of rows in use."""
 
     def __init__(self) -> None:
         self.size = ROWS_MIN
@@ -111,29 +107,29 @@ class Fleet:
         self.ask_counts: Amounts = np.zeros(self.size, np.int64)
         self.versions: Sheet[Column, int] = Sheet()
         self.version = 0
-        self.touched: list[int] = []
-        """Rows whose free amounts changed, in order; score columns repair themselves from it."""
-        self.news: list[tuple[Column, int]] = []
-        """(column, row) of every change that could let waiting work in; row -1: any node."""
+        self.touched: ChangeLog[int] = ChangeLog()
+        """Rows whose amounts changed; used to update scores and prices."""
+        self.news: ChangeLog[News] = ChangeLog()
+        """Changes that could make pending work fit."""
         self.extent = 0
-        """Rows below this one have been used; those from it on are empty."""
+        """Rows from this one on were never used."""
         self._vacant: list[int] = []
         self._by_id: Mapping[NodeId, Node] | None = None
-        self._changed: dict[NodeId, Node] = {}  # what is newer than in `_by_id`
+        self._changed: dict[NodeId, Node] = {}  # nodes that are newer than in `_by_id`
         self._about_taints: tuple[int, dict[Hashable, Any]] = (-1, {})
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
 
     def fork(self, lasting: bool = True) -> Fleet:
         twin = Fleet.__new__(Fleet)
-        _ = self.by_id  # made now, it is made for all forks
+        _ = self.by_id  # build it once for all forks
         if self._about_taints[0] != self.versions.map.get(TAINTS, 0):
             self._about_taints = self.versions.map.get(TAINTS, 0), {}
         twin.__dict__.update(self.__dict__)
         twin._changed = {}
         for name in ("rows", "nodes", "with_key", "with_value", "taints", "amounts", "versions"):
             setattr(twin, name, getattr(self, name).fork(lasting))
-        twin.touched, twin.news, twin._vacant = [], list(self.news), list(self._vacant)
+        twin.touched, twin.news, twin._vacant = ChangeLog(), self.news.fork(), list(self._vacant)
         twin._owned_amounts, twin._owned_counts = set(), False
         if lasting:
             self._owned_amounts, self._owned_counts = set(), False
@@ -143,7 +139,7 @@ class Fleet:
 
     @property
     def by_id(self) -> Mapping[NodeId, Node]:
-        """Every live node, in table order. A mapping that was given out does not change."""
+        """Every live node, in table order. A returned mapping never changes."""
         if self._by_id is None:
             nodes = self.nodes.map
             self._by_id = {node.id: node for node in map(nodes.__getitem__, sorted(nodes))}
@@ -153,8 +149,8 @@ class Fleet:
         return self._by_id
 
     def about_taints(self, key: Hashable, make: Callable[[Iterable[tuple[Taint, Nodes]]], T]) -> T:
-        """What `make` finds in all taints and their nodes, in order; made once for each key and until a taint changes,
-        for all forks together: there may be as many taints as nodes."""
+        """The result of `make` for all taints and their nodes, in order. It is cached by key, for all forks, until a
+        taint changes: there can be as many taints as nodes."""
         version = self.versions.map.get(TAINTS, 0)
         if self._about_taints[0] != version:
             self._about_taints = version, {}
@@ -171,13 +167,13 @@ class Fleet:
         return tuple(self.nodes.map[row].id for row in rows_of(nodes))
 
     def amount(self, resource: str) -> Amount:
-        """The column of a resource, made when it is first asked for: nodes may offer thousands of
-        resources that nobody wants."""
+        """The column of a resource, created when first needed: nodes may offer thousands of resources that no work asks
+        for."""
         found = self.amounts.map.get(resource)
         if found is None:
-            found = Amount(self.size, resource in DEVICES)
+            found = Amount(resource, self.size)
             rows = [row for row, node in self.nodes.map.items() if resource in node.capacity]
-            found.fill(rows, [self.nodes.map[row].capacity[resource] for row in rows])
+            found.fill(rows, [usable(resource, self.nodes.map[row].capacity[resource]) for row in rows])
             self.amounts.write()[resource] = found
             self._owned_amounts.add(resource)
         return found
@@ -186,7 +182,7 @@ class Fleet:
         """What is free on a node, of every resource that it has or that is in use there."""
         asked_for = {name: int(amount.free[row]) for name, amount in self.amounts.map.items()}
         capacity = self.nodes.map[row].capacity
-        unasked = {name: units - units % UNIT if name in DEVICES else units for name, units in capacity.items()}
+        unasked = {name: usable(name, units) for name, units in capacity.items()}
         found = {**unasked, **asked_for}
         return {name: found[name] for name in sorted(found) if found[name] or name in capacity}
 
@@ -241,26 +237,21 @@ class Fleet:
         return self.with_value.read(key)
 
     def stamp(self, columns: Iterable[Column]) -> tuple[int, ...]:
-        """A value that changes whenever one of the columns does."""
+        """A value that changes whenever one of the columns changes."""
         versions = self.versions.map
         return tuple([versions.get(column, 0) for column in columns])
 
     # -- changes
 
     def bump(self, column: Column, row: int = -1, news: bool = True) -> None:
-        """A column changed; as news, in a way that may let waiting work in."""
+        """Record that a column changed; with `news`, the change could make pending work fit."""
         self.version += 1
         self.versions.write()[column] = self.version
         if news:
-            self.news.append((column, row))
-
-    def take_news(self) -> list[tuple[Column, int]]:
-        """What has changed since this was last called."""
-        news, self.news = self.news, []
-        return news
+            self.news.add((column, row))
 
     def join(self, node: Node) -> int:
-        """A new row for the node, or its old one with the new record."""
+        """Add the node in a new row, or update its record in its row. Returns the row."""
         row = self.rows.map.get(node.id)
         if row is not None:
             old = self.nodes.map[row]
@@ -283,7 +274,7 @@ class Fleet:
         for row, node in nodes:
             self._add(row, node)
         self._vacant = [row for row in range(extent) if row not in self.nodes.map]
-        self.news.clear()
+        self.news.take()
 
     def _add(self, row: int, node: Node) -> None:
         self.rows.write()[node.id] = row
@@ -305,7 +296,7 @@ class Fleet:
             self._by_id = None
 
     def leave(self, row: int) -> None:
-        """Forget the node. Its work has been released before, so the row is clean for the next one."""
+        """Remove the node. The caller has lifted its work, so the row is clean for the next node."""
         node = self.nodes.map[row]
         self._relabel(row, node.all_labels, Labels())
         self._retaint(row, node.taints, ())
@@ -345,13 +336,13 @@ class Fleet:
         self.bump(DRAINING, row)
 
     def take(self, row: int, needs: Iterable[tuple[str, int]]) -> tuple[DeviceShares, ...]:
-        """Use amounts on a node; the devices they lie on, one entry per need, for `give`."""
-        self.touched.append(row)
+        """Use amounts on a node. Returns the devices used, one entry per need, for `give`."""
+        self.touched.add(row)
         self._own_counts()[row] += 1
         return tuple([self._own_amount(resource).take(row, need) for resource, need in needs])
 
     def take_many(self, rows: list[int], needs: Iterable[tuple[str, int]]) -> None:
-        """Use the same amounts once per entry of `rows`; not for devices, whose shares differ."""
+        """Use the same amounts once per entry of `rows`. Not for devices."""
         self.touched.extend(rows)
         where = np.array(rows)
         np.add.at(self._own_counts(), where, 1)
@@ -359,14 +350,14 @@ class Fleet:
             self._own_amount(resource).take_many(where, need)
 
     def take_again(self, row: int, needs: Iterable[tuple[str, int]], held: tuple[DeviceShares, ...]) -> None:
-        """Use amounts on a node, on the devices they lay on before."""
-        self.touched.append(row)
+        """Use amounts on a node, on the same devices as before."""
+        self.touched.add(row)
         self._own_counts()[row] += 1
         for index, (resource, need) in enumerate(needs):
             self._own_amount(resource).take_again(row, need, held[index] if held else ())
 
     def columns(self) -> tuple[tuple[str, int], ...]:
-        """The resources that have a column, and for how many devices; where a node had more, more than any has now."""
+        """The resources that have a column, each with its number of device rows (the most that a node ever had)."""
         shares = {name: amount.shares for name, amount in self.amounts.map.items()}
         return tuple((name, 0 if each is None else len(each)) for name, each in shares.items())
 
@@ -374,15 +365,17 @@ class Fleet:
         self._own_amount(resource).make_room(devices)
 
     def give(self, row: int, needs: Iterable[tuple[str, int]], held: tuple[DeviceShares, ...]) -> None:
-        self.touched.append(row)
+        """Free what `take` used on a node."""
+        self.touched.add(row)
         self._own_counts()[row] -= 1
         for index, (resource, need) in enumerate(needs):
-            self._own_amount(resource).give(row, need, held[index] if held else ())
-            self.news.append((("free", resource), row))
+            amount = self._own_amount(resource)
+            amount.give(row, need, held[index] if held else ())
+            self.news.add((amount.became_free, row))
 
     def free_up(self, row: int, resource: str, need: int) -> None:
         """Pretend that just enough of a resource became free on the node for `need` to fit."""
-        self.touched.append(row)
+        self.touched.add(row)
         self._own_amount(resource).free_up(row, need)
 
     # -- inside
@@ -421,7 +414,7 @@ class Fleet:
                     self.with_key.write()[key] = carrying
                 else:
                     del self.with_key.write()[key]
-            self.bump(("label", key), row)
+            self.bump(Column("label", key), row)
 
     def _retaint(self, row: int, old: tuple[Taint, ...], new: tuple[Taint, ...]) -> None:
         if old == new:
@@ -437,13 +430,11 @@ class Fleet:
 
     def _resize(self, row: int, capacity: Resources) -> None:
         for resource, column in self.amounts.map.items():
-            total = capacity.get(resource)
-            if column.shares is not None:
-                total -= total % UNIT
+            total = usable(resource, capacity.get(resource))
             if int(column.total[row]) != total:
                 self._own_amount(resource).resize(row, total)
-                self.touched.append(row)
-                self.bump(("total", resource), row)
+                self.touched.add(row)
+                self.bump(Column("total", resource), row)
 
     def _own_amount(self, resource: str) -> Amount:
         if resource not in self._owned_amounts:
@@ -459,5 +450,5 @@ class Fleet:
 
 
 def _taint_order(item: tuple[Taint, Nodes]) -> tuple[str, str, str]:
-    """As taints compare, and much quicker."""
+    """The same order as comparing taints, but much faster."""
     return item[0].key, item[0].value, item[0].effect

@@ -1,8 +1,8 @@
-"""How to choose among the nodes that remain.
+"""Policies: how to choose among the candidate nodes.
 
-Rule: a policy only ranks; it never refuses. A rank is a small int, lower is better, made from the
-*load* of a node: how full it would be with the ask on it, in 1/10000 of what it has. A policy says how
-its rank moves as one node takes more equal asks, which lets a batch be placed exactly as if one by one.
+Rule: a policy only ranks nodes; it never refuses one. A rank is an int, lower is better, computed from the *load* of a
+node: how full it would be with the ask on it, in 1/10000 of its capacity. A policy also says how the rank changes as a
+node takes more equal asks, so that many asks can be placed at once exactly as if one by one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.asks import PolicyName
 from stead.engine.amounts import LOAD_MAX, REFUSED
-from stead.resources import UNIT
+from stead.language.asks import PolicyName
+from stead.language.resources import UNIT
 
 
 class Policy(Protocol):
     @property
     def sticky(self) -> bool:
-        """Whether a node that took one more becomes better for the next (True) or never better (False)."""
+        """Whether a node's rank improves with each ask it takes (True), or never does (False)."""
 
     @property
     def by_chance(self) -> bool:
-        """Whether the best preferred nodes are drawn from rather than ranked."""
+        """Whether the node is picked at random among the most preferred ones."""
 
     @property
     def level(self) -> int:
-        """Loads up to this one all have the same rank."""
+        """All loads up to this one have the same rank."""
 
     def ranks(self, loads: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ranks of many loads at once. Where the policy is not sticky, REFUSED stays REFUSED."""
+        """The ranks of many loads at once. If the policy is not sticky, REFUSED stays REFUSED."""
 
     def rank(self, load: int) -> int:
-        """The same for one."""
+        """The rank of one load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class EmptiestFirst:
 
 @dataclass(frozen=True, slots=True)
 class FullestFirst:
-    """The most loaded node first, so that others stay empty."""
+    """The most loaded node first, so that other nodes stay empty."""
 
     sticky: bool = True
     by_chance: bool = False
@@ -71,7 +71,7 @@ class FullestFirst:
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """Ray's default: nodes up to the threshold fill in table order, then the least loaded first."""
+    """Like Ray's default: fill nodes up to the threshold in table order, then use the least loaded first."""
 
     level: int = UNIT // 2
     sticky: bool = False
@@ -86,7 +86,7 @@ class Hybrid:
 
 @dataclass(frozen=True, slots=True)
 class AtRandom:
-    """Any of the best preferred nodes, by the engine's seeded generator."""
+    """A random choice among the most preferred nodes, by the engine's seeded generator."""
 
     sticky: bool = False
     by_chance: bool = True
@@ -105,7 +105,7 @@ def policies(hybrid_threshold: float) -> dict[PolicyName, Policy]:
         PolicyName.PACK: FullestFirst(),
         PolicyName.SPREAD: EmptiestFirst(),
         PolicyName.RANDOM: AtRandom(),
-        # Of work in batches only what the graph cannot say is ranked, one at a time.
+        # Batch work is ranked only where the flow graph cannot express it: then it is placed one at a time.
         PolicyName.FLOW: EmptiestFirst(),
         PolicyName.FLOW_PACK: FullestFirst(),
         PolicyName.FLOW_FGD: FullestFirst(),
@@ -113,7 +113,7 @@ def policies(hybrid_threshold: float) -> dict[PolicyName, Policy]:
 
 
 class Dice:
-    """A seeded generator (splitmix64) whose whole state is one int, so that forks and replays agree."""
+    """A seeded random generator (splitmix64). Its whole state is one int, so forks and replays agree."""
 
     __slots__ = ("state",)
 
@@ -121,7 +121,7 @@ class Dice:
         self.state = state
 
     def below(self, count: int) -> int:
-        """A number from 0 to count - 1."""
+        """A random number from 0 to count - 1."""
         self.state = (self.state + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
         mixed = self.state
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF

@@ -1,7 +1,7 @@
 """Why a node was refused, as typed values.
 
-Rule: a reason is data with a stable `code`; the sentence about it is made in `wording.py`, at the rim.
-The classes stand in the order in which they take the blame for a node that several of them refuse.
+Rule: a reason is data with a stable `code`; `explain/wording.py` turns it into a sentence. The classes are in blame
+order: a node with several reasons is counted under the first.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stead.asks import Affinity, Spread
-from stead.labelling import Requirement, Selector
-from stead.taints import Taint
+from stead.language.asks import Affinity, Spread
+from stead.language.labels import Requirement, Selector
+from stead.language.taints import Taint
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Draining:
 
 @dataclass(frozen=True, slots=True)
 class LacksLabel:
-    """The one term of the selector has a requirement that the node's labels do not meet."""
+    """The selector has one term, and the node's labels do not meet this requirement of it."""
 
     code: ClassVar[str] = "lacks-label"
     requirement: Requirement
@@ -31,7 +31,7 @@ class LacksLabel:
 
 @dataclass(frozen=True, slots=True)
 class NoTermMatches:
-    """None of the selector's several terms (or of no terms at all) matches the node's labels."""
+    """The selector has several terms, or none, and no term matches the node's labels."""
 
     code: ClassVar[str] = "no-term-matches"
     selector: Selector
@@ -43,14 +43,16 @@ class NotNear:
 
     code: ClassVar[str] = "not-near"
     affinity: Affinity
+    """What the ask requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetDead:
-    """The work it must be near is named by its id, and all that is named is over: it waits in vain."""
+    """The ask must be near work that it names by id, and all of that work has ended. It cannot be placed."""
 
     code: ClassVar[str] = "target-dead"
     affinity: Affinity
+    """What the ask requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class TooNear:
 
     code: ClassVar[str] = "too-near"
     affinity: Affinity
+    """What the ask requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class NoAlternativeHolds:
 
 @dataclass(frozen=True, slots=True)
 class KeptAway:
-    """Work that is placed in the node's domain keeps work like this away (symmetric anti-affinity)."""
+    """Work placed in the node's domain has a symmetric anti-affinity to work like this."""
 
     code: ClassVar[str] = "kept-away"
     affinity: Affinity
@@ -79,10 +82,11 @@ class KeptAway:
 
 @dataclass(frozen=True, slots=True)
 class Skewed:
-    """One more here would make the spread too uneven, or the node lacks the topology key."""
+    """One more piece here would exceed the maximum skew, or the node lacks the topology key."""
 
     code: ClassVar[str] = "skewed"
     spread: Spread
+    """What the ask requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +98,45 @@ class Tainted:
 
 
 @dataclass(frozen=True, slots=True)
+class HasMember:
+    """The group is strictly spread, and another member is in the node's domain or the node lacks the topology key."""
+
+    code: ClassVar[str] = "has-member"
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApartFromGroup:
+    """The group is strictly packed, and the other members are not in the node's domain or the node lacks the topology
+    key."""
+
+    code: ClassVar[str] = "apart-from-group"
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
 class NeverFits:
     """Even empty, the node has too little of a resource."""
 
     code: ClassVar[str] = "never-fits"
     resource: str
     need: int
+    """How much the ask needs, in units."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShortOf:
-    """The node has enough of a resource, but not free now."""
+    """The node has enough of a resource, but too little of it is free now."""
 
     code: ClassVar[str] = "short-now"
     resource: str
     need: int
+    """How much the ask needs, in units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The node is held for work that has waited too long; `owner` is the id of the ask or group."""
+    """The node is reserved for work that has been pending too long; `owner` is the id of the ask or group."""
 
     code: ClassVar[str] = "reserved"
     owner: str
@@ -130,6 +153,8 @@ Reason = (
     | KeptAway
     | Skewed
     | Tainted
+    | HasMember
+    | ApartFromGroup
     | NeverFits
     | ShortOf
     | Reserved

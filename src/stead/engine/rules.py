@@ -1,10 +1,10 @@
 """Every reason a node may be refused.
 
-Rule: a rule looks at all nodes at once and yields the sets it refuses, each with a typed reason.
-Nothing else in the engine may refuse a node. What decides is what explains: `allowed` is the complement
-of `refusals`, and `reads` lists every column that can change the answer.
+Rule: a rule looks at all nodes at once and yields the sets it refuses, each with a typed reason. Nothing else in the
+engine may refuse a node. Decisions and explanations use the same refusals: `allowed` is their complement, and `reads`
+lists every column that can change the answer.
 
-`compile_rules` wires them in the order in which they take the blame.
+`compile_rules` lists them in blame order: a node that several rules refuse is counted under the first.
 """
 
 from __future__ import annotations
@@ -13,19 +13,12 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from stead.asks import Affinity, Choice, Spread
-from stead.engine.fleet import (
-    DRAINING,
-    RESERVED,
-    TAINTS,
-    Column,
-    Fleet,
-    Nodes,
-    RowSet,
-    from_flags,
-)
+from stead.engine.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
+from stead.engine.fleet import Fleet, Nodes, RowSet, from_flags
 from stead.engine.reasons import (
+    ApartFromGroup,
     Draining,
+    HasMember,
     KeptAway,
     LacksLabel,
     NeverFits,
@@ -40,14 +33,15 @@ from stead.engine.reasons import (
     TargetDead,
     TooNear,
 )
-from stead.engine.work import KEEPERS, Kind, Work, meant_by
-from stead.labelling import NODE_ID_KEYS, Operator, Requirement, Selector
-from stead.taints import Taint, Toleration, tolerated
+from stead.engine.work import Kind, Work, meant_by
+from stead.language.asks import Affinity, Choice, Spread, Strategy
+from stead.language.labels import NODE_ID_KEYS, Operator, Requirement, Selector
+from stead.language.taints import Taint, Toleration, tolerated
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nodes kept free for work that has waited too long. `holder` is its shape, `owner` its id."""
+    """Nodes reserved for work that has been pending too long. `holder` is its shape, `owner` its id."""
 
     owner: str
     holder: object
@@ -56,7 +50,7 @@ class Hold:
 
 @dataclass(slots=True)
 class World:
-    """What rules may look at."""
+    """What rules may read."""
 
     fleet: Fleet
     work: Work
@@ -90,7 +84,7 @@ class HasLabel:
     requirement: Requirement
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        return (("label", self.requirement.key),)
+        return (Column("label", self.requirement.key),)
 
     def refusals(self, world: World) -> Refused:
         yield LacksLabel(self.requirement), world.fleet.alive & ~world.fleet.matching(self.requirement)
@@ -103,7 +97,7 @@ class MatchesSelector:
     selector: Selector
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        return tuple(("label", key) for key in sorted(self.selector.keys))
+        return tuple(Column("label", key) for key in sorted(self.selector.keys))
 
     def refusals(self, world: World) -> Refused:
         yield NoTermMatches(self.selector), world.fleet.alive & ~world.fleet.selected(self.selector)
@@ -118,19 +112,20 @@ class HoldsAffinity:
 
     def reads(self, work: Work) -> tuple[Column, ...]:
         meant = meant_by(self.affinity.selector, self.affinity.namespaces, self.kind[0])
-        labels = tuple(("label", key) for key in self.affinity.topologies if key not in NODE_ID_KEYS)
+        labels = tuple(Column("label", key) for key in self.affinity.topologies if key not in NODE_ID_KEYS)
         return (*work.columns(meant), *labels)
 
     def refusals(self, world: World) -> Refused:
         if self.affinity.near:
-            in_vain = world.work.targets.are_over(self.affinity.selector)
-            reason = TargetDead(self.affinity) if in_vain else NotNear(self.affinity)
+            is_dead = world.work.targets.have_all_ended(self.affinity.selector)
+            reason = TargetDead(self.affinity) if is_dead else NotNear(self.affinity)
             yield reason, world.fleet.alive & ~self.near(world)
         else:
             yield TooNear(self.affinity), self.too_near(world)
 
     def near(self, world: World) -> Nodes:
-        """The nodes where it holds that the ask must be near."""
+        """The nodes that satisfy the affinity. The first ask that must be near its own kind may go to any node with the
+        topology keys."""
         fleet, affinity = world.fleet, self.affinity
         meant = meant_by(affinity.selector, affinity.namespaces, self.kind[0])
         placed = world.work.nodes(meant)
@@ -159,7 +154,7 @@ class HoldsAffinity:
 
 @dataclass(frozen=True, slots=True)
 class HoldsOneAlternative:
-    """Affinities that are alternatives: on each node one of the ANDs must hold."""
+    """Alternative affinities: a node must satisfy all affinities of at least one alternative."""
 
     affinities: tuple[tuple[Affinity, ...], ...]
     kind: Kind
@@ -180,13 +175,13 @@ class HoldsOneAlternative:
 
 @dataclass(frozen=True, slots=True)
 class NotKeptAway:
-    """Placed work with a symmetric anti-affinity keeps this kind of work out of its domain."""
+    """No placed work in the node's domain has a symmetric anti-affinity to this kind of work."""
 
     kind: Kind
 
     def reads(self, work: Work) -> tuple[Column, ...]:
         keys = {key for affinity, _ in work.keepers(self.kind) for key in affinity.topologies}
-        return (KEEPERS, *(("label", key) for key in sorted(keys - NODE_ID_KEYS)))
+        return (KEEPERS, *(Column("label", key) for key in sorted(keys - NODE_ID_KEYS)))
 
     def refusals(self, world: World) -> Refused:
         kept: dict[Affinity, Nodes] = {}
@@ -198,14 +193,14 @@ class NotKeptAway:
 
 
 def _text_of(affinity: Affinity) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """An order of affinities that does not depend on how sets happen to be laid out."""
+    """A sort key that does not depend on the iteration order of sets."""
     return str(affinity.selector), affinity.topologies, tuple(sorted(affinity.namespaces or ()))
 
 
 @dataclass(frozen=True, slots=True)
 class NotSkewed:
-    """Even numbers over the domains of a topology key, measured among nodes that `selector` matches and that
-    carry all of `keys` (the topology keys of all spreads of the ask)."""
+    """Equal counts over the domains of a topology key. Only nodes count that `selector` matches and that have all of
+    `keys` (the topology keys of all spreads of the ask)."""
 
     spread: Spread
     selector: Selector
@@ -215,7 +210,7 @@ class NotSkewed:
     def reads(self, work: Work) -> tuple[Column, ...]:
         meant = meant_by(self.spread.selector, None, self.kind[0])
         keys = dict.fromkeys((*self.keys, *sorted(self.selector.keys)))
-        return (*work.columns(meant), *(("label", key) for key in keys))
+        return (*work.columns(meant), *(Column("label", key) for key in keys))
 
     def refusals(self, world: World) -> Refused:
         fleet, key = world.fleet, self.spread.topology
@@ -256,13 +251,33 @@ class ToleratesTaints:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepsStrategy:
+    """A strict strategy allows a member of a group here, given the other members on the nodes `members`."""
+
+    topology: str
+    strategy: Strategy
+    members: Nodes
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return (Column("label", self.topology),)
+
+    def refusals(self, world: World) -> Refused:
+        fleet = world.fleet
+        carrying, domain = fleet.with_key.map.get(self.topology, 0), fleet.domain(self.members, self.topology)
+        if self.strategy is Strategy.STRICT_SPREAD:
+            yield HasMember(self.topology), fleet.alive & ~(carrying & ~domain)
+        elif self.strategy is Strategy.STRICT_PACK:
+            yield ApartFromGroup(self.topology), fleet.alive & ~(domain if self.members else carrying)
+
+
+@dataclass(frozen=True, slots=True)
 class CouldFit:
-    """Empty, the node has enough of everything."""
+    """The node has enough of every resource when it is empty."""
 
     needs: tuple[tuple[str, int], ...]
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        return tuple(("total", resource) for resource, _ in self.needs)
+        return tuple(Column("total", resource) for resource, _ in self.needs)
 
     def refusals(self, world: World) -> Refused:
         for resource, need in self.needs:
@@ -272,12 +287,12 @@ class CouldFit:
 
 @dataclass(frozen=True, slots=True)
 class FitsNow:
-    """The node has enough of everything free (where it could fit at all: see `CouldFit`)."""
+    """The node has enough of every resource free. Nodes that are too small are refused by `CouldFit`."""
 
     needs: tuple[tuple[str, int], ...]
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        return tuple(("free", resource) for resource, _ in self.needs)
+        return tuple(Column("free", resource) for resource, _ in self.needs)
 
     def refusals(self, world: World) -> Refused:
         for resource, need in self.needs:
@@ -288,7 +303,7 @@ class FitsNow:
 
 @dataclass(frozen=True, slots=True)
 class NotReserved:
-    """The node is not held for other work."""
+    """The node is not reserved for other work."""
 
     holder: object
 
@@ -303,17 +318,17 @@ class NotReserved:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one choice: those that no single placement of a plain ask changes, and those about
-    amounts, which every placement changes. They stand in blame order."""
+    """The rules of one choice, in blame order. `lasting` rules do not change with every placement; the rules about
+    amounts do."""
 
     lasting: tuple[Rule, ...]
     could_fit: CouldFit
     fits_now: FitsNow
     reserved: NotReserved
 
-    @property
-    def in_blame_order(self) -> tuple[Rule, ...]:
-        return (*self.lasting, self.could_fit, self.fits_now, self.reserved)
+    def in_blame_order(self, more: Iterable[Rule] = ()) -> tuple[Rule, ...]:
+        """All rules; `more` are rules about one member of a group."""
+        return (*self.lasting, *more, self.could_fit, self.fits_now, self.reserved)
 
     @property
     def before_amounts(self) -> tuple[Rule, ...]:
@@ -321,7 +336,7 @@ class Rules:
 
     @property
     def regardless_of_work(self) -> tuple[Rule, ...]:
-        """Those of `before_amounts` that no other work can turn: neither for it nor against it."""
+        """The rules of `before_amounts` that do not depend on other work."""
         return tuple(rule for rule in self.before_amounts if not isinstance(rule, _ABOUT_WORK))
 
 
@@ -336,17 +351,17 @@ def compile_rules(
     spreads: tuple[Spread, ...],
     holder: object,
 ) -> Rules:
-    """The whole pipeline, in blame order."""
+    """All rules of one choice, in blame order."""
     needs = tuple(choice.resources.items())
     lasting: list[Rule] = []
-    # A draining node refuses everything, so nothing else about it is worth saying.
+    # A draining node refuses everything, so other reasons do not matter.
     lasting.append(NotDraining())
-    # Labels are what the user wrote about nodes: the most telling reason comes first.
+    # Labels are what the user asked of nodes: the most useful reason.
     if len(choice.selector.terms) == 1:
         lasting.extend(HasLabel(requirement) for requirement in choice.selector.terms[0])
     else:
         lasting.append(MatchesSelector(choice.selector))
-    # Then what the user wrote about other work, and what other work wrote about this.
+    # Then affinities to other work, and those of other work to this.
     if len(affinities) == 1:
         lasting.extend(HoldsAffinity(affinity, kind) for affinity in affinities[0])
     elif affinities:
@@ -354,9 +369,9 @@ def compile_rules(
     lasting.append(NotKeptAway(kind))
     keys = tuple(dict.fromkeys(spread.topology for spread in spreads))
     lasting.extend(NotSkewed(spread, choice.selector, kind, keys) for spread in spreads)
-    # Taints are the operator's word; after them only amounts are left, which change by themselves.
+    # Taints are set by the operator. Amounts come last, because they change all the time.
     lasting.append(ToleratesTaints(tolerations))
-    # What never fits is told apart from what is full now: waiting helps only the second.
+    # Nodes that are too small come before nodes that are full now: only the second kind can fit later.
     return Rules(tuple(lasting), CouldFit(needs), FitsNow(needs), NotReserved(holder))
 
 
@@ -369,9 +384,8 @@ def allowed(rules: tuple[Rule, ...], world: World) -> Nodes:
     return world.fleet.alive & ~refused
 
 
-def dead_nodes_insisted_on(selector: Selector, alive: Container[str]) -> frozenset[str]:
-    """The node ids that a selector insists on although none of them is alive; empty if some term could
-    still match."""
+def dead_required_nodes(selector: Selector, alive: Container[str]) -> frozenset[str]:
+    """The node ids that a selector requires although none of them is alive; empty if some term can still match."""
     dead: set[str] = set()
     for term in selector.terms:
         named = [

@@ -1,6 +1,6 @@
-"""What an engine is told once, at its start.
+"""Settings: what is chosen once, when an engine is created.
 
-Rule: settings are part of a journal, so that a replay decides as the first run did.
+Rule: a journal stores the settings, so a replay decides as the first run did.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from stead.errors import one_of
 
 
 class Unscheduled(StrEnum):
-    """What leaving work out of a batch costs: the same for all; more, the more of a node it asks for; more, the
-    longer it has waited. Priority counts before any of them."""
+    """What it costs to leave work out of a batch: the same for all work, more for larger work, or more for older work.
+    Priority always counts first."""
 
     UNIFORM = "uniform"
     SIZE = "size"
@@ -21,15 +21,25 @@ class Unscheduled(StrEnum):
 
     @staticmethod
     def of(name: object) -> Unscheduled:
+        """The one called `name`; raises `Invalid` if there is none."""
         return one_of(Unscheduled, name, "unscheduled")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`patience`: seconds after which nodes are held for the oldest waiting work that could fit (None:
-    never). `hybrid_threshold`: how full a node gets before the hybrid policy turns to others. `unscheduled`: what
-    leaving work out of a batch costs. `moves`: how many pieces of running work may move after a batch; 0 where a
-    cluster may not move work.
+    """What is chosen once, when an engine is created.
+
+    Attributes:
+        patience: After how many seconds nodes are reserved for the first pending work that could fit; None is never.
+        hybrid_threshold: How full a node gets before the hybrid policy uses others.
+        seed: The seed of the random policy.
+        unscheduled: What it costs to leave work out of a batch.
+        moves: How many pieces of running work may move after a batch; 0 if the cluster cannot move work.
+
+    Example:
+        ```python
+        Engine(Settings(patience=None, seed=7))
+        ```
     """
 
     patience: float | None = 60.0

@@ -1,8 +1,8 @@
-"""Shapes: what equal asks share. Rules are compiled once per shape, masks and scores computed once.
+"""Shapes: what equal asks share. Rules are compiled, and masks and scores computed, once per shape.
 
-Rule: a `Shape` is immutable and may be shared by forks. A `Standing` is how one choice of a shape stands
-to all nodes of one engine right now: one int64 key per row, lower is better, `REFUSED` where it does
-not fit. It is a cache: it repairs itself for the rows that changed and is never wrong, only absent.
+Rule: a `Shape` is immutable, so forks share it. A `Standing` ranks all nodes of one engine for one choice of a shape:
+one int64 key per row, lower is better, `REFUSED` where it does not fit. It is a cache: `refresh` updates the rows that
+changed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.asks import Affinity, Ask, Choice, Preference, Spread
 from stead.engine.amounts import LOAD_MAX, REFUSED, SCALARS_MAX, Amounts
-from stead.engine.fleet import NODES, TAINTS, Column, Fleet, Nodes, as_flags, from_flags, rows_of
+from stead.engine.change_log import NODES, TAINTS, Column
+from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.policies import Dice, Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
 from stead.engine.work import Kind, Work
-from stead.labelling import Selector
-from stead.resources import DEVICES, UNIT
-from stead.taints import Effect, Taint, Toleration, tolerated
+from stead.language.asks import Affinity, Ask, Choice, Preference, Spread
+from stead.language.labels import Selector
+from stead.language.resources import DEVICES, UNIT
+from stead.language.taints import Effect, Taint, Toleration, tolerated
 
 TAINT_PENALTY = 100
 _PREFERENCE_STEP = LOAD_MAX + 1
@@ -44,7 +45,7 @@ class Demand:
         self.rules: Rules = compile_rules(choice, self.kind, ask.tolerations, ask.affinities, ask.spreads, shape)
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        """Every column, amounts aside, that can change where it may go or what it prefers."""
+        """Every column, except amounts, that can change where it may go or what it prefers."""
         columns: dict[Column, None] = {NODES: None, TAINTS: None}
         for rule in self.rules.before_amounts:
             columns.update(dict.fromkeys(rule.reads(work)))
@@ -53,7 +54,7 @@ class Demand:
         return tuple(columns)
 
     def preferences(self, world: World) -> list[tuple[Nodes, int]]:
-        """Sets of nodes and what being in each of them is worth."""
+        """Sets of nodes, each with its weight in the ask's preferences."""
         worth = [(self._preferred(preference, world), preference.weight) for preference in self.prefers]
         return worth + world.fleet.about_taints(("avoided", self.tolerations), self._avoided)
 
@@ -67,7 +68,7 @@ class Demand:
             return HoldsAffinity(want, self.kind).reads(work)
         if isinstance(want, Spread):
             return NotSkewed(want, self.selector, self.kind, (want.topology,)).reads(work)
-        return tuple(("label", key) for key in sorted(want.keys))
+        return tuple(Column("label", key) for key in sorted(want.keys))
 
     def _preferred(self, preference: Preference, world: World) -> Nodes:
         want = preference.want
@@ -79,9 +80,9 @@ class Demand:
 
 
 class Shape:
-    """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one may
-    change where the next of them may go (it looks at other work), so batches are not allowed. `batch`: the policy
-    by which such asks are decided together with others, if they are."""
+    """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one ask may change where
+    the next may go (it has affinities, spreads or a random policy), so they are placed one at a time. `batch`: the
+    policy that decides such asks in batches, if any."""
 
     __slots__ = ("batch", "demands", "key", "kind", "one_by_one", "policy")
 
@@ -96,7 +97,7 @@ class Shape:
 
 
 class View:
-    """How one demand sees all nodes, amounts aside: those that are open to it, and what being there is worth."""
+    """The nodes that are open to one demand, ignoring amounts, and the preference for each."""
 
     __slots__ = ("_columns", "_size", "_stamp", "demand", "flags", "nodes", "worth")
 
@@ -110,7 +111,7 @@ class View:
         self._size = 0
 
     def refresh(self, world: World) -> bool:
-        """Look again if a column changed that a rule or preference reads; whether it was necessary."""
+        """Recompute if a column that a rule or preference reads has changed. Returns whether it did."""
         fleet = world.fleet
         if self._stamp is not None and self._size == fleet.size and fleet.stamp(self._columns) == self._stamp:
             return False
@@ -133,7 +134,7 @@ class View:
 
 
 class Standing:
-    """How one demand stands to every node of one engine, kept up to date by `refresh`."""
+    """One demand's ranking of all nodes of one engine. Call `refresh` before you read it."""
 
     __slots__ = ("_extent", "_preference", "_seen", "_view", "demand", "keys", "nodes")
 
@@ -146,18 +147,23 @@ class Standing:
         self._seen = self._extent = 0
 
     def refresh(self, world: World) -> None:
-        """Bring the keys up to date: recompute the mask if a column it reads changed (a few int
-        operations), and the keys only of rows whose mask or amounts changed."""
+        """Update the keys: recompute the mask if a column it reads has changed, and the keys of rows whose mask or
+        amounts have changed."""
         fleet = world.fleet
         self._extent = fleet.extent
+        end = fleet.touched.end
         if self._view.refresh(world) and self._look_again(fleet):
-            self._seen = len(fleet.touched)
-        elif self._seen < len(fleet.touched):
-            self._repair(fleet, fleet.touched[self._seen :])
-            self._seen = len(fleet.touched)
+            self._seen = end
+        elif self._seen < end:
+            changed = fleet.touched.since(self._seen)
+            if changed is None:
+                self._compute(fleet)
+            else:
+                self._repair(fleet, changed)
+            self._seen = end
 
     def _look_again(self, fleet: Fleet) -> bool:
-        """The view changed; True when all keys were made anew."""
+        """Update the keys after the view changed. Returns True if all keys were recomputed."""
         old, old_preference = self.nodes, self._preference
         self.nodes, self._preference = self._view.nodes, self._view.worth
         if len(self.keys) == fleet.size and _same(old_preference, self._preference):
@@ -165,6 +171,11 @@ class Standing:
             if len(changed) < fleet.size // 8:
                 self._repair(fleet, changed)
                 return False
+        self._compute(fleet)
+        return True
+
+    def _compute(self, fleet: Fleet) -> None:
+        """Recompute all keys."""
         self.keys = np.full(fleet.size, REFUSED, np.int64)
         inside = self._view.flags[: fleet.extent]
         if self.nodes.bit_count() * 2 > fleet.extent:
@@ -173,7 +184,6 @@ class Standing:
         else:
             where = np.flatnonzero(inside)
             self.keys[where] = self._computed(fleet, where)
-        return True
 
     def _repair(self, fleet: Fleet, rows: list[int]) -> None:
         rows = list(dict.fromkeys(rows))
@@ -194,7 +204,7 @@ class Standing:
         for level in levels[1:]:
             fullest = np.maximum(fullest, level)
         if self._preference is None and not self.demand.policy.sticky:
-            return self.demand.policy.ranks(fullest)  # which leaves REFUSED what it is
+            return self.demand.policy.ranks(fullest)  # keeps REFUSED unchanged
         return np.where(fullest == REFUSED, REFUSED, self._keys_of(np.minimum(fullest, LOAD_MAX), where))
 
     def _keys_of(self, loads: Amounts, where: NDArray[np.intp] | slice) -> Amounts:
@@ -202,8 +212,8 @@ class Standing:
         return ranks if self._preference is None else ranks - self._preference[where] * _PREFERENCE_STEP
 
     def key_of(self, fleet: Fleet, row: int, more: int = 0) -> int:
-        """The key of one row if `more` equal asks were placed there first; room is then the caller's
-        concern. The same arithmetic as `_computed`, for one."""
+        """The key of one row if `more` equal asks were placed there first; the caller checks that they fit. The same
+        arithmetic as `_computed`."""
         if not self.nodes >> row & 1:
             return REFUSED
         load = self._load_of(fleet, row, more)
@@ -225,7 +235,7 @@ class Standing:
         return preference, max(fleet.amount(resource).load(row, need) for resource, need in self.demand.needs)
 
     def worth(self, rows: list[int]) -> list[int]:
-        """What being on each of these rows is worth to the ask's preferences."""
+        """The ask's preference for each of these rows."""
         return [0] * len(rows) if self._preference is None else self._preference[rows].tolist()
 
     # -- choosing
@@ -234,7 +244,7 @@ class Standing:
         return from_flags(self.keys != REFUSED)
 
     def best(self, dice: Dice) -> int | None:
-        """The row of the best node, or None; among equals the one that is first in the table."""
+        """The row of the best node, or None; among equal nodes, the first in table order (or a random one)."""
         row = int(self.keys[: self._extent].argmin()) if self._extent else 0
         least = self.keys.item(row)
         if least == REFUSED:
@@ -245,7 +255,7 @@ class Standing:
         return row
 
     def best_many(self, fleet: Fleet, count: int) -> list[int]:
-        """The rows that `count` equal asks would take one after the other, as many as fit."""
+        """The rows that `count` equal asks would get one after the other; fewer if not all fit."""
         if self.demand.policy.sticky:
             return self._fill(fleet, count)
         first = self._first_rows(count)
@@ -253,8 +263,8 @@ class Standing:
         again: list[tuple[int, int, int]] = []
         rows: list[int] = []
         fresh = 0
-        # Each turn takes the best node (one not used yet, or one from the heap of those used before), for as
-        # many asks as leave its rank unchanged, and puts it back with the rank that one more would have there.
+        # Each iteration takes the best node (an unused one, or one from the heap of used nodes) for as many asks as
+        # leave its rank unchanged, and pushes it back with the rank of one more ask.
         while len(rows) < count and (again or fresh < len(first)):
             if again and (fresh == len(first) or again[0][:2] < (keys[fresh], first[fresh])):
                 _, row, taken = heapq.heappop(again)
@@ -269,14 +279,14 @@ class Standing:
         return rows
 
     def _level_room(self, fleet: Fleet, row: int) -> int:
-        """How many asks the node takes while its load stays where the policy ranks all loads alike."""
+        """How many asks the node takes while its load stays in the range where the policy ranks all loads equally."""
         level = self.demand.policy.level
         if level < 0 or not self.demand.needs:
             return 0
         return min(fleet.amount(resource).room_at_level(row, need, level) for resource, need in self.demand.needs)
 
     def _fill(self, fleet: Fleet, count: int) -> list[int]:
-        """A policy that prefers the fuller node stays on a node until it is full."""
+        """For a policy that prefers fuller nodes: fill one node after the other."""
         rows: list[int] = []
         for row in self._first_rows(count):
             rows.extend([row] * min(self._room(fleet, row, count), count - len(rows)))
@@ -285,7 +295,7 @@ class Standing:
         return rows
 
     def _first_rows(self, count: int) -> list[int]:
-        """The best `count` rows in order of (key, row): no batch of that size can need others."""
+        """The best `count` rows in order of (key, row): `count` asks never need others."""
         keys = self.keys[: self._extent]
         if not len(keys):
             return []

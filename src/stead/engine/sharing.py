@@ -1,7 +1,7 @@
-"""Tables that a fork shares until somebody writes.
+"""Copy-on-write tables, which forks share until one of them writes.
 
-Rule: reading never copies, forking never copies, and the first write after a fork copies only the
-table written to. Values inside a table are immutable (or are tables themselves), so sharing is safe.
+Rule: reading and forking never copy. The first write after a fork copies only the table (of a `Shelf`: the outer dict
+and one inner dict). Values are immutable or tables themselves, so sharing is safe.
 """
 
 from __future__ import annotations
@@ -21,38 +21,41 @@ class Sheet(Generic[K, V]):
 
     __slots__ = ("_owned", "map")
 
-    def __init__(self, map: dict[K, V] | None = None, owned: bool = True) -> None:
-        self.map: dict[K, V] = {} if map is None else map
-        self._owned = owned
+    def __init__(self, map: Mapping[K, V] | None = None) -> None:
+        self.map: Mapping[K, V] = {} if map is None else map
+        self._owned = True
 
     def write(self) -> dict[K, V]:
-        """The dict, this fork's own, to be changed at once (never kept)."""
+        """This fork's own dict. Change it at once and do not keep it."""
         if not self._owned:
-            self.map = self.map.copy()
+            self.map = dict(self.map)
             self._owned = True
-        return self.map
+        return self.map  # type: ignore[return-value]  # a dict, which others see as a mapping
 
     def fork(self, lasting: bool = True) -> Sheet[K, V]:
-        """A twin. One that does not last (it is gone before this one is written to again) costs this one nothing."""
+        """A fork. With `lasting=False` the caller must drop it before this table is written to again; then this table
+        needs no copy."""
         self._owned = self._owned and not lasting
-        return Sheet(self.map, owned=False)
+        twin: Sheet[K, V] = Sheet.__new__(Sheet)  # every fork of an engine forks dozens of tables
+        twin.map, twin._owned = self.map, False
+        return twin
 
 
 class Shelf(Generic[K, K2, V]):
-    """A dict of dicts shared between forks, each inner dict on its own. Empty inner dicts are not kept."""
+    """A dict of dicts shared between forks; inner dicts are copied one at a time. Empty inner dicts are removed."""
 
     __slots__ = ("_inner_owned", "_outer_owned", "map")
 
-    def __init__(self, map: dict[K, dict[K2, V]] | None = None, owned: bool = True) -> None:
-        self.map: dict[K, dict[K2, V]] = {} if map is None else map
-        self._outer_owned = owned
+    def __init__(self) -> None:
+        self.map: dict[K, dict[K2, V]] = {}
+        self._outer_owned = True
         self._inner_owned: set[K] = set()
 
     def read(self, key: K) -> Mapping[K2, V]:
         return self.map.get(key, _NONE)  # type: ignore[arg-type]  # one empty dict serves all types
 
     def write(self, key: K) -> dict[K2, V]:
-        """The inner dict of `key`, this fork's own, made if it is not there."""
+        """This fork's own inner dict of `key`, created if missing."""
         if key in self._inner_owned:
             return self.map[key]
         self._own()
@@ -62,7 +65,7 @@ class Shelf(Generic[K, K2, V]):
         return inner
 
     def drop(self, key: K, inner_key: K2) -> None:
-        """Remove one entry, and the inner dict when it was the last."""
+        """Remove one entry, and the inner dict if it is now empty."""
         inner = self.write(key)
         inner.pop(inner_key, None)
         if not inner:
@@ -87,8 +90,10 @@ class Shelf(Generic[K, K2, V]):
         return key in self.map
 
     def fork(self, lasting: bool = True) -> Shelf[K, K2, V]:
-        """A twin, as of a Sheet."""
+        """A fork, as in `Sheet.fork`."""
         if lasting:
             self._outer_owned = False
             self._inner_owned = set()
-        return Shelf(self.map, owned=False)
+        twin: Shelf[K, K2, V] = Shelf.__new__(Shelf)
+        twin.map, twin._outer_owned, twin._inner_owned = self.map, False, set()
+        return twin

@@ -1,18 +1,17 @@
-"""Targets: the work that other work must be near by its id, and which of it is over.
+"""Targets: work that other work must be near by its id, and which targets have ended.
 
-Rule: that an id is over is remembered only while work the engine knows (waiting, placed, or member of a
-group) names it. The last that names it takes the memory along, and an id that nobody names leaves none.
+Rule: an ended id is remembered only while known work (pending, placed, or member of a group) names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stead.asks import ASK_ID, Ask, AskId
 from stead.engine.sharing import Sheet, Shelf
-from stead.labelling import Selector
+from stead.language.asks import ASK_ID, Ask, AskId
+from stead.language.labels import Selector
 
-NOBODY: frozenset[AskId] = frozenset()
+NO_IDS: frozenset[AskId] = frozenset()
 
 
 def ids_named(selector: Selector) -> frozenset[AskId] | None:
@@ -27,81 +26,81 @@ def ids_named(selector: Selector) -> frozenset[AskId] | None:
 
 
 def targets_of(ask: Ask) -> frozenset[AskId]:
-    """The ids that the ask must be near. Where affinities are alternatives, no single id is a must."""
+    """The ids that the ask must be near. If its affinities are alternatives, no single id is required."""
     if len(ask.affinities) != 1:
-        return NOBODY
+        return NO_IDS
     named = [ids_named(affinity.selector) for affinity in ask.affinities[0] if affinity.near]
-    return NOBODY.union(*(ids for ids in named if ids))
+    return NO_IDS.union(*(ids for ids in named if ids))
 
 
 class Targets:
-    """Who names whom, and who of them is over: ended, refused, or gone with its group."""
+    """Which work names which targets, and which targets have ended (also: were refused, or ended with their group)."""
 
     def __init__(self) -> None:
-        self._over: Sheet[AskId, None] = Sheet()
+        self._ended: Sheet[AskId, None] = Sheet()
         self._names: Sheet[AskId, frozenset[AskId]] = Sheet()
         self._named_by: Shelf[AskId, AskId, None] = Shelf()
 
     def fork(self, lasting: bool = True) -> Targets:
         twin = Targets()
-        twin._over, twin._names = self._over.fork(lasting), self._names.fork(lasting)
+        twin._ended, twin._names = self._ended.fork(lasting), self._names.fork(lasting)
         twin._named_by = self._named_by.fork(lasting)
         return twin
 
-    # -- to be kept and restored
+    # -- checkpoints
 
     @property
     def names(self) -> Mapping[AskId, frozenset[AskId]]:
-        """Who must be near whom, by id."""
+        """For each ask: the ids that it must be near."""
         return self._names.map
 
     @property
-    def over(self) -> Iterable[AskId]:
-        return self._over.map
+    def ended(self) -> Iterable[AskId]:
+        return self._ended.map
 
-    def restore(self, names: Iterable[tuple[AskId, frozenset[AskId]]], over: Iterable[AskId]) -> None:
+    def restore(self, names: Iterable[tuple[AskId, frozenset[AskId]]], ended: Iterable[AskId]) -> None:
         for id, named in names:
             self._name(id, named)
-        self._over.write().update(dict.fromkeys(over))
+        self._ended.write().update(dict.fromkeys(ended))
 
-    # -- what happens
+    # -- changes
 
-    def are_over(self, selector: Selector) -> bool:
-        """Whether the selector names work by its id alone, and all of it is over."""
-        if not self._over.map:
+    def have_all_ended(self, selector: Selector) -> bool:
+        """Whether the selector names work by id only, and all of it has ended."""
+        if not self._ended.map:
             return False
         ids = ids_named(selector)
-        return ids is not None and ids != NOBODY and ids <= self._over.map.keys()
+        return ids is not None and ids != NO_IDS and ids <= self._ended.map.keys()
 
-    def came(self, asks: Iterable[Ask]) -> list[AskId]:
-        """The asks are known, with what they name. Those of them that had been over."""
+    def note_known(self, asks: Iterable[Ask]) -> list[AskId]:
+        """Register asks and their targets. Returns the asks that were remembered as ended."""
         back = []
         for ask in asks:
             if ask.affinities or self._names.map:
                 self._name(ask.id, targets_of(ask))
-                if ask.id in self._over.map:
-                    del self._over.write()[ask.id]
+                if ask.id in self._ended.map:
+                    del self._ended.write()[ask.id]
                     back.append(ask.id)
         return back
 
-    def went(self, id: AskId) -> bool:
-        """The work is over, and names nobody any more. Whether that is news to work that names it."""
-        self._name(id, NOBODY)
-        if id not in self._named_by or id in self._over.map:
+    def note_ended(self, id: AskId) -> bool:
+        """The work has ended. Returns whether this changes anything for work that names it."""
+        self._name(id, NO_IDS)
+        if id not in self._named_by or id in self._ended.map:
             return False
-        self._over.write()[id] = None
+        self._ended.write()[id] = None
         return True
 
     def _name(self, id: AskId, names: frozenset[AskId]) -> None:
-        before = self._names.map.get(id, NOBODY)
+        before = self._names.map.get(id, NO_IDS)
         if names == before:
             return
         for target in names - before:
             self._named_by.write(target)[id] = None
         for target in before - names:
             self._named_by.drop(target, id)
-            if target in self._over.map and target not in self._named_by:
-                del self._over.write()[target]
+            if target in self._ended.map and target not in self._named_by:
+                del self._ended.write()[target]
         if names:
             self._names.write()[id] = names
         else:

@@ -1,9 +1,9 @@
-"""Waiting work: who is next, who sleeps, and what wakes them.
+"""Pending work: its order, which shapes sleep, and which changes wake them.
 
-Rule: asks of one shape wait as one. A *sleeper* (a shape, or the shape of a group) that found no place
-sleeps until a column changes that one of its rules reads, on a node where that could help; a change
-that concerns no sleeper costs one dictionary lookup. Work is tried by priority, then by the moment it
-was submitted; equal asks of one moment stand in one *line* and go together.
+Rule: pending work sleeps and wakes by shape. A *sleeper* (the shape of asks or of a group) that fits no node sleeps
+until a column that one of its rules reads changes on a node where that could help. A change that no sleeper reads costs
+one dictionary lookup. Work is tried by priority, then by submission time. Equal asks with the same priority and time
+form one *line*.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from itertools import count
 from math import inf
 from typing import NamedTuple, Protocol
 
-from stead.asks import Ask, Group, PolicyName
-from stead.engine.decisions import Refusal
-from stead.engine.fleet import NODES, Column, Nodes
+from stead.engine.change_log import NODES, Column
+from stead.engine.decisions import Verdict
+from stead.engine.fleet import Fleet, Nodes
 from stead.engine.shapes import Shape
 from stead.engine.sharing import Sheet, Shelf
+from stead.language.asks import Ask, Group, PolicyName
 
 Item = Ask | Group
 
 
 class Sleeper(Hashable, Protocol):
-    """A shape or a group's shape, by identity."""
+    """The shape of asks or of a group, compared by identity."""
 
     @property
     def policy(self) -> PolicyName: ...
 
     @property
     def batch(self) -> PolicyName | None:
-        """The policy by which it is decided together with others, if it is."""
+        """The batch policy that decides it together with other work, if any."""
 
 
 class Line(NamedTuple):
-    """Where equal work of one priority and one moment waits. `turn` is its place among peers of that moment.
-    `since` is when it began to wait: later than `moment` for work that had a place and lost it."""
+    """Equal pending work of one priority and one submission time (`moment`). `turn` orders lines of the same moment.
+    `since` is when it became pending: later than `moment` for work that lost its place."""
 
     sleeper: Sleeper
     priority: int
@@ -50,17 +51,17 @@ class Line(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """How a sleeper rests: what would wake it, where more free amounts could help, what was told of it (None: nothing),
-    and to whom of its items not yet."""
+    """The state of a sleeper: the columns that wake it, the nodes where more free resources could help (`hopes`), the
+    verdicts last reported (None: none), and the items for which nothing was reported yet."""
 
     columns: tuple[Column, ...]
     hopes: Nodes
-    told: tuple[Refusal, ...] | None
-    untold: tuple[str, ...]
+    reported: tuple[Verdict, ...] | None
+    unreported: tuple[str, ...]
 
 
 class Lines:
-    """All waiting work."""
+    """All pending work."""
 
     def __init__(self) -> None:
         self._items: Shelf[Line, str, Item] = Shelf()
@@ -76,12 +77,22 @@ class Lines:
         self._readers: Shelf[Column, Sleeper, None] = Shelf()
         self._columns: Sheet[Sleeper, tuple[Column, ...]] = Sheet()
         self._hopes: Sheet[Sleeper, Nodes] = Sheet()
-        self._told: Sheet[Sleeper, tuple[Refusal, ...]] = Sheet()
-        self._untold: Shelf[Sleeper, str, None] = Shelf()
+        self._reported: Sheet[Sleeper, tuple[Verdict, ...]] = Sheet()
+        self._unreported: Shelf[Sleeper, str, None] = Shelf()
 
     def fork(self) -> Lines:
         twin = Lines.__new__(Lines)
-        for name in ("_items", "_line_of", "_lines", "_turns", "_readers", "_columns", "_hopes", "_told", "_untold"):
+        for name in (
+            "_items",
+            "_line_of",
+            "_lines",
+            "_turns",
+            "_readers",
+            "_columns",
+            "_hopes",
+            "_reported",
+            "_unreported",
+        ):
             setattr(twin, name, getattr(self, name).fork())
         twin._by_age, twin._late, twin._arrivals = list(self._by_age), dict(self._late), self._arrivals
         twin._unsorted, twin._ready, twin._woken = set(self._unsorted), dict(self._ready), []
@@ -94,7 +105,7 @@ class Lines:
 
     @property
     def ids(self) -> Mapping[str, object]:
-        """Everything that waits, by id."""
+        """All pending work, by id."""
         return self._line_of.map
 
     def item(self, id: str) -> Item:
@@ -104,15 +115,15 @@ class Lines:
         return self._line_of.map[id]
 
     def turn_of(self, sleeper: Sleeper, priority: int, moment: float) -> int | None:
-        """The turn of equal work of this priority and moment, if such work waits."""
+        """The turn of pending equal work of this priority and moment, if there is any."""
         return self._turns.map.get((sleeper, priority, moment))
 
     def add(self, line: Line, items: Mapping[str, Item]) -> None:
-        """Queue items, awake."""
+        """Queue items and wake their sleeper."""
         sleeper = line.sleeper
         self._items.write(line).update(items)
         self._line_of.write().update(dict.fromkeys(items, line))
-        self._untold.write(sleeper).update(dict.fromkeys(items))
+        self._unreported.write(sleeper).update(dict.fromkeys(items))
         lines = self._lines.write(sleeper)
         if line not in lines:
             if lines and next(reversed(lines)).order > line.order:
@@ -127,19 +138,19 @@ class Lines:
         """Remove items of one line."""
         line_of = self._line_of.write()
         line = line_of[ids[0]]
-        items, untold = self._items.write(line), self._untold.write(line.sleeper)
-        all_untold = len(ids) == len(items) and untold.keys() == items.keys()
+        items, unreported = self._items.write(line), self._unreported.write(line.sleeper)
+        all_unreported = len(ids) == len(items) and unreported.keys() == items.keys()
         for id in ids:
             del line_of[id]
-        if all_untold:
+        if all_unreported:
             items.clear()
-            untold.clear()
+            unreported.clear()
         else:
             for id in ids:
                 del items[id]
-                untold.pop(id, None)
-        if not untold:
-            self._untold.clear(line.sleeper)
+                unreported.pop(id, None)
+        if not unreported:
+            self._unreported.clear(line.sleeper)
         if not items:
             self._items.clear(line)
             self._lines.drop(line.sleeper, line)
@@ -148,16 +159,16 @@ class Lines:
                 self._forget(line.sleeper)
 
     def items_of(self, sleeper: Sleeper) -> list[Item]:
-        """All that wait with a shape, the next first."""
+        """All pending items of a sleeper, in order."""
         return [item for line in self._sorted(sleeper) for item in self._items.map[line].values()]
 
     def in_order(self) -> list[Item]:
-        """Everything that waits, in the order in which it will be tried."""
+        """All pending work, in the order in which it will be tried."""
         lines = sorted(self._items, key=lambda line: line.order)
         return [item for line in lines for item in self._items.map[line].values()]
 
     def waiting_since(self, moment: float) -> list[Line]:
-        """The lines that began to wait at this moment or before, in the order in which they will be tried."""
+        """The lines that are pending since this moment or longer, in the order in which they will be tried."""
         while self._by_age and self._by_age[0][0] <= moment:
             self._late[heapq.heappop(self._by_age)[-1]] = None
         self._late = {line: None for line in self._late if line in self._items}
@@ -165,25 +176,25 @@ class Lines:
 
     @property
     def next_since(self) -> float:
-        """When the oldest line began to wait that `waiting_since` has not returned yet; infinity if none."""
+        """Since when the oldest line that `waiting_since` has not returned is pending; infinity if there is none."""
         while self._by_age and self._by_age[0][-1] not in self._items:
             heapq.heappop(self._by_age)
         return self._by_age[0][0] if self._by_age else inf
 
     def hopes(self, sleeper: Sleeper) -> Nodes:
-        """The nodes where more free amounts could help a sleeper."""
+        """The nodes where more free resources could help a sleeper."""
         return self._hopes.map.get(sleeper, 0)
 
     def shapes(self) -> Iterator[Shape]:
-        """The shapes of asks that wait."""
+        """The shapes of pending asks."""
         return (sleeper for sleeper in self._lines if isinstance(sleeper, Shape))
 
     @property
     def columns(self) -> Container[Column]:
-        """Every column that somebody who sleeps waits for."""
+        """Every column that can wake a sleeper."""
         return self._readers
 
-    # -- to be kept and restored
+    # -- checkpoints
 
     @property
     def all_lines(self) -> Mapping[Line, Mapping[str, Item]]:
@@ -192,47 +203,47 @@ class Lines:
 
     @property
     def rests(self) -> dict[Sleeper, Rest]:
-        """How everybody rests who waits, in the order in which a change would wake them."""
+        """The state of every sleeper, in the order in which a change wakes them."""
         return {
             sleeper: Rest(
                 self._columns.map.get(sleeper, ()),
                 self._hopes.map.get(sleeper, 0),
-                self._told.map.get(sleeper),
-                tuple(self._untold.read(sleeper)),
+                self._reported.map.get(sleeper),
+                tuple(self._unreported.read(sleeper)),
             )
             for sleeper in dict.fromkeys((*self._columns.map, *self._lines))
         }
 
     @property
     def ready(self) -> Iterable[Sleeper]:
-        """Who is awake, the first to be woken first."""
+        """The sleepers that are awake, in the order in which they woke."""
         return self._ready
 
     def restore_rests(self, rests: Mapping[Sleeper, Rest], ready: Iterable[Sleeper]) -> None:
-        """After all lines were added: let everybody rest as before, but those who were awake."""
+        """Restore all sleepers, after all lines were added; those in `ready` stay awake."""
         for sleeper, rest in rests.items():
             if rest.columns:
                 self.sleep(sleeper, rest.columns, rest.hopes)
-            if rest.told is not None:
-                self._told.write()[sleeper] = rest.told
-            self._untold.clear(sleeper)
-            if rest.untold:
-                self._untold.write(sleeper).update(dict.fromkeys(rest.untold))
+            if rest.reported is not None:
+                self._reported.write()[sleeper] = rest.reported
+            self._unreported.clear(sleeper)
+            if rest.unreported:
+                self._unreported.write(sleeper).update(dict.fromkeys(rest.unreported))
         self._ready = dict.fromkeys(ready)
 
     def wake_all(self) -> None:
         self._ready = dict.fromkeys(self._lines)
 
-    # -- who is next
+    # -- the next line
 
     def items_in(self, line: Line) -> Mapping[str, Item]:
         return self._items.read(line)
 
     def lines(self) -> Iterator[Line]:
-        """Lines of those who are awake, the next one first.
+        """Lines of awake sleepers, in order.
 
-        After each the caller has removed what it placed, put to sleep what found no place, and woken whom
-        that concerns: those take their place in the order at once.
+        After each line, the caller must have removed what it placed, put to sleep what did not fit, and called `wake`.
+        Newly woken sleepers take their position in the order at once.
         """
         heap: list[tuple[tuple[int, float, int, float], int, Line]] = []
         tries = count()
@@ -255,14 +266,14 @@ class Lines:
                 self._woken.append(line.sleeper)
 
     def ready_lines(self) -> Iterator[Line]:
-        """All lines of those who are awake, sleeper by sleeper."""
+        """All lines of awake sleepers, sleeper by sleeper."""
         for sleeper in self._ready:
             yield from self._sorted(sleeper)
 
     # -- sleeping and waking
 
     def sleep(self, sleeper: Sleeper, columns: Iterable[Column], hopes: Nodes) -> None:
-        """Nothing fits: sleep until a column changes. `hopes`: the nodes where more free amounts could help."""
+        """No node fits: sleep until a column changes. `hopes`: the nodes where more free resources could help."""
         self._ready.pop(sleeper, None)
         new = tuple(dict.fromkeys((*columns, NODES)))
         old = self._columns.map.get(sleeper, ())
@@ -272,18 +283,18 @@ class Lines:
             for column in new:
                 self._readers.write(column)[sleeper] = None
             read = self._columns.write()
-            read.pop(sleeper, None)  # so that sleepers stand here in the order in which they are woken
+            read.pop(sleeper, None)  # keeps the sleepers in the order in which a change wakes them
             read[sleeper] = new
         if self._hopes.map.get(sleeper) != hopes:
             self._hopes.write()[sleeper] = hopes
 
-    def wake(self, news: Iterable[tuple[Column, int]]) -> None:
-        """Wake the sleepers that these changes concern."""
-        for column, row in news:
+    def wake(self, fleet: Fleet) -> None:
+        """Wake the sleepers that the latest changes could help."""
+        for column, row in fleet.news.take():
             for sleeper in self._readers.read(column):
                 if sleeper in self._ready:
                     continue
-                if column[0] == "free" and not self._hopes.map.get(sleeper, 0) >> row & 1:
+                if column.kind == "free" and not self._hopes.map.get(sleeper, 0) >> row & 1:
                     continue
                 self._ready[sleeper] = None
                 self._woken.append(sleeper)
@@ -291,20 +302,20 @@ class Lines:
     def awake(self) -> bool:
         return bool(self._ready)
 
-    def tell(self, sleeper: Sleeper, refusals: tuple[Refusal, ...]) -> tuple[str, ...]:
-        """Whom these reasons are news to: all of the sleeper's items when the telling ones changed (counts
-        alone are no news), else those that came since."""
-        told = self._told.map.get(sleeper)
-        if told is None or [r.reason for r in told if r.telling] != [r.reason for r in refusals if r.telling]:
+    def report(self, sleeper: Sleeper, verdicts: tuple[Verdict, ...]) -> tuple[str, ...]:
+        """Remember these verdicts as reported. Returns the items to report them for: all items of the sleeper if the
+        main reasons changed (counts alone do not matter), else only the items added since."""
+        reported = self._reported.map.get(sleeper)
+        if reported is None or [each.main_reasons for each in reported] != [each.main_reasons for each in verdicts]:
             ids = tuple([id for line in self._sorted(sleeper) for id in self._items.map[line]])
         else:
-            ids = tuple(self._untold.read(sleeper))
-        self._told.write()[sleeper] = refusals
-        self._untold.clear(sleeper)
+            ids = tuple(self._unreported.read(sleeper))
+        self._reported.write()[sleeper] = verdicts
+        self._unreported.clear(sleeper)
         return ids
 
-    def told(self, sleeper: Sleeper) -> tuple[Refusal, ...]:
-        return self._told.map.get(sleeper, ())
+    def last_reported(self, sleeper: Sleeper) -> tuple[Verdict, ...]:
+        return self._reported.map.get(sleeper, ())
 
     def _sorted(self, sleeper: Sleeper) -> Mapping[Line, None]:
         if sleeper in self._unsorted:
@@ -323,6 +334,6 @@ class Lines:
                 self._readers.drop(column, sleeper)
         if sleeper in self._hopes.map:
             del self._hopes.write()[sleeper]
-        if sleeper in self._told.map:
-            del self._told.write()[sleeper]
-        self._untold.clear(sleeper)
+        if sleeper in self._reported.map:
+            del self._reported.write()[sleeper]
+        self._unreported.clear(sleeper)

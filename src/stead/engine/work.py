@@ -1,23 +1,25 @@
-"""The Work: everything that is placed, and where, indexed by what affinities ask about.
+"""The Work: all placed asks and their nodes, indexed for affinities and spreads.
 
-Rule: an index is counted per node, lives in namespaces, and forgets an ask the moment it ends. Asks
-with equal labels in one namespace are one *kind*; a selector over work is matched against kinds, never
-against single asks, and what it matches is kept up to date (`Matching`) as asks come and go.
+Rule: an index counts asks per node and respects namespaces. Asks with equal labels in one namespace are one *kind*. A
+selector over work (`Matching`) is matched against kinds, and its counts are updated as asks are placed and removed.
+Only selectors that name ask ids look at single asks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, starmap
 from typing import NamedTuple, TypeVar
 
-from stead.asks import ASK_ID, Affinity, Ask, AskId, GroupId
-from stead.engine.amounts import DeviceShares
-from stead.engine.fleet import Column, Fleet, Nodes
+from stead.engine.amounts import DeviceShares, as_needs
+from stead.engine.change_log import ANY_WORK, KEEPERS, Column
+from stead.engine.fleet import Fleet, Nodes
 from stead.engine.sharing import Sheet, Shelf
 from stead.engine.targets import Targets, ids_named
-from stead.labelling import Labels, Selector
+from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId
+from stead.language.labels import Labels, Selector
+from stead.language.resources import Resources
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -25,14 +27,10 @@ T = TypeVar("T")
 Kind = tuple[str, Labels]
 """(namespace, labels) of placed asks."""
 
-KEEPERS: Column = ("keepers", "")
-"""Changes when symmetric anti-affinities of placed work do."""
-ANY_WORK: Column = ("any-work", "")
-
 
 class Placement(NamedTuple):
-    """Where one ask is, and what it holds there. `moment` and `turn` are its place in the order, kept in
-    case it must wait again."""
+    """Where one ask is placed, and the devices it uses. `moment` and `turn` are its position in the order, in case it
+    becomes pending again."""
 
     ask: Ask
     row: int
@@ -45,7 +43,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The placed work that a selector means, in some namespaces (none listed: in all of them)."""
+    """The placed work that a selector matches, in these namespaces (empty: in all)."""
 
     selector: Selector
     namespaces: frozenset[str]
@@ -64,18 +62,36 @@ def meant_by(selector: Selector, namespaces: frozenset[str] | None, own_namespac
 
 
 class Keeper(NamedTuple):
-    """A symmetric anti-affinity of placed work, seen from the namespace of its ask."""
+    """A symmetric anti-affinity of placed work, resolved in the namespace of its ask."""
 
     affinity: Affinity
     matching: Matching
 
 
+class Unmanaged(NamedTuple):
+    """What unmanaged work uses on one node, and the devices it is counted on."""
+
+    amounts: Resources
+    pieces: int
+    held: tuple[DeviceShares, ...]
+
+    @property
+    def needs(self) -> Iterator[tuple[str, int]]:
+        """The amounts as needs: whole devices, and a share of one more."""
+        return chain.from_iterable(starmap(as_needs, self.amounts.items()))
+
+
+UNMANAGED: Kind = ("(unmanaged)", Labels())
+"""The kind of unmanaged work: in a namespace that users cannot name, and without labels."""
+
+
 class Work:
-    """All placed asks."""
+    """All placed asks, and what unmanaged work uses."""
 
     def __init__(self) -> None:
         self.placements: Sheet[AskId, Placement] = Sheet()
         self.residents: Shelf[int, AskId, None] = Shelf()
+        self.unmanaged: Sheet[int, Unmanaged] = Sheet()
         self._kinds: Shelf[Kind, int, int] = Shelf()
         self._matched_by: Sheet[Kind, tuple[Matching, ...]] = Sheet()
         self._counts: Shelf[Matching, int, int] = Shelf()
@@ -94,20 +110,20 @@ class Work:
                 setattr(twin, name, value.fork(lasting))
         return twin
 
-    # -- to be kept and restored
+    # -- checkpoints
 
     @property
     def matchings(self) -> Iterable[Matching]:
-        """The selectors over work that are indexed, in the order in which they were first read."""
+        """The indexed selectors over work, in the order in which they were first read."""
         return self._nodes.map
 
     @property
     def watches_all(self) -> bool:
-        """Whether some selector means ids without naming them, so that any work may concern it."""
+        """Whether some selector matches ask ids without naming them, so that any ask can change its result."""
         return self._all_watched
 
     def restore_indexes(self, matchings: Iterable[Matching], watched: Iterable[AskId], watches_all: bool) -> None:
-        """Before any work is added."""
+        """Call this before any work is added."""
         for matching in matchings:
             self._register(matching)
         self._watched.write().update(dict.fromkeys(watched))
@@ -116,7 +132,7 @@ class Work:
     # -- what rules read
 
     def nodes(self, matching: Matching) -> Nodes:
-        """The nodes where matching work is."""
+        """The nodes with matching work."""
         if ASK_ID in matching.selector.keys:
             found = 0
             for placement in self._scan(matching):
@@ -125,7 +141,7 @@ class Work:
         return self._register(matching)
 
     def counts(self, matching: Matching) -> Mapping[int, int]:
-        """How many matching asks each row has; rows without any are absent."""
+        """The number of matching asks per row; rows without any are absent."""
         if ASK_ID in matching.selector.keys:
             counts: dict[int, int] = {}
             for placement in self._scan(matching):
@@ -137,17 +153,17 @@ class Work:
     def columns(self, matching: Matching) -> tuple[Column, ...]:
         """What `nodes` and `counts` depend on."""
         if ASK_ID not in matching.selector.keys:
-            return (("work", matching),)
+            return (Column("work", matching),)
         ids = matching.ids
         if ids is None:
             self._all_watched = True
             return (ANY_WORK,)
         for id in ids - self._watched.map.keys():
             self._watched.write()[id] = None
-        return tuple(("ask", id) for id in sorted(ids))
+        return tuple(Column("ask", id) for id in sorted(ids))
 
     def keepers(self, kind: Kind) -> Iterator[tuple[Affinity, Nodes]]:
-        """Symmetric anti-affinities of placed work that mean this kind, and where that work is."""
+        """Symmetric anti-affinities of placed work that match this kind, with the nodes of that work."""
         for keeper, nodes in self._keeper_nodes.map.items():
             if keeper.matching.includes(kind):
                 yield keeper.affinity, nodes
@@ -161,11 +177,12 @@ class Work:
 
     @property
     def watched(self) -> Mapping[AskId, None]:
-        """The asks that other work means by their ids."""
+        """The asks that other work names by id."""
         return self._watched.map
 
     def up_to_watched(self, items: Mapping[AskId, T]) -> Iterator[T]:
-        """The first items, up to one that other work means by its id: that may change where that work can go."""
+        """The first items, up to and including one that other work names by id: placing it may change where that other
+        work can go."""
         watched = self._watched.map
         last = next((place for place, id in enumerate(items, start=1) if id in watched), None) if watched else None
         return islice(items.values(), last)
@@ -180,7 +197,7 @@ class Work:
         self._bump_watched(fleet, ask.id, placement.row)
 
     def add_many(self, fleet: Fleet, alike: Sequence[Sequence[Placement]]) -> None:
-        """The same for runs of equal asks that look at no other work (and so keep nobody away)."""
+        """The same for runs of equal asks without affinities and spreads."""
         rows: dict[int, list[AskId]] = {}
         kinds: dict[Kind, tuple[Ask, dict[int, int]]] = {}
         known = self.placements.write()
@@ -207,37 +224,60 @@ class Work:
         self._bump_watched(fleet, id, placement.row)
         return placement
 
-    def came(self, fleet: Fleet, asks: Iterable[Ask]) -> None:
-        """Asks are known, waiting or placed; whoever must be near them may hope again."""
-        for id in self.targets.came(asks):
+    def set_unmanaged(self, fleet: Fleet, row: int, used: Unmanaged | None) -> None:
+        """Record what unmanaged work uses on a node now."""
+        before = self.unmanaged.map.get(row)
+        step = (used.pieces if used else 0) - (before.pieces if before else 0)
+        if used is None:
+            self.unmanaged.write().pop(row, None)
+        else:
+            self.unmanaged.write()[row] = used
+        if step:
+            self._count_kind(fleet, UNMANAGED, row, step)
+            if self._all_watched:
+                fleet.bump(ANY_WORK, row)
+
+    def note_known(self, fleet: Fleet, asks: Iterable[Ask]) -> None:
+        """Asks are pending or placed; work that must be near them may fit again."""
+        for id in self.targets.note_known(asks):
             self._bump_watched(fleet, id)
 
-    def went(self, fleet: Fleet, id: AskId) -> None:
-        """An ask is over; whoever must be near it waits in vain, and is told."""
-        if self.targets.went(id):
+    def note_ended(self, fleet: Fleet, id: AskId) -> None:
+        """An ask has ended; work that must be near it is tried again, so that its reason is updated."""
+        if self.targets.note_ended(id):
             self._bump_watched(fleet, id)
 
     def forget_indexes(self, fleet: Fleet, wanted: Container[Column]) -> None:
-        """Drop the indexes of selectors that nobody waits for; they are built again when read."""
+        """Drop the indexes that no pending work reads; they are rebuilt when read."""
         versions = fleet.versions.write()
-        for column in [column for column in versions if column[0] in ("work", "ask") and column not in wanted]:
+        for column in [column for column in versions if column.kind in ("work", "ask") and column not in wanted]:
             del versions[column]
-        for matching in [matching for matching in self._nodes.map if ("work", matching) not in wanted]:
+        for matching in [matching for matching in self._nodes.map if Column("work", matching) not in wanted]:
             del self._nodes.write()[matching]
             self._counts.clear(matching)
         kept = self._nodes.map
         self._matched_by = Sheet({k: tuple(m for m in found if m in kept) for k, found in self._matched_by.map.items()})
-        self._watched = Sheet({id: None for id in self._watched.map if ("ask", id) in wanted})
+        self._watched = Sheet({id: None for id in self._watched.map if Column("ask", id) in wanted})
         self._all_watched = ANY_WORK in wanted
 
     # -- inside
 
     def _bump_watched(self, fleet: Fleet, id: AskId, row: int = -1) -> None:
         if id in self._watched.map:
-            fleet.bump(("ask", id), row)
+            fleet.bump(Column("ask", id), row)
 
     def _count(self, fleet: Fleet, ask: Ask, row: int, step: int) -> None:
-        kind = (ask.namespace, ask.labels)
+        self._count_kind(fleet, (ask.namespace, ask.labels), row, step)
+        for term in ask.affinities:
+            for affinity in term:
+                if affinity.symmetric and not affinity.near and not affinity.by_identity:
+                    meant = meant_by(affinity.selector, affinity.namespaces, ask.namespace)
+                    self._count_keeper(Keeper(affinity, meant), row, step)
+                    fleet.bump(KEEPERS, row, news=step < 0)  # only removing it can help other work
+        if self._all_watched:
+            fleet.bump(ANY_WORK, row)
+
+    def _count_kind(self, fleet: Fleet, kind: Kind, row: int, step: int) -> None:
         matched_by = self._matched_by.map.get(kind)
         if matched_by is None:
             matched_by = tuple(matching for matching in self._nodes.map if matching.includes(kind))
@@ -247,15 +287,7 @@ class Work:
         for matching in matched_by:
             if bool(_tally(self._counts, matching, row, step)) != bool(self._nodes.map[matching] >> row & 1):
                 self._nodes.write()[matching] ^= 1 << row
-            fleet.bump(("work", matching), row)
-        for term in ask.affinities:
-            for affinity in term:
-                if affinity.symmetric and not affinity.near and not affinity.by_identity:
-                    meant = meant_by(affinity.selector, affinity.namespaces, ask.namespace)
-                    self._count_keeper(Keeper(affinity, meant), row, step)
-                    fleet.bump(KEEPERS, row, news=step < 0)  # who comes keeps others away; who goes lets them in
-        if self._all_watched:
-            fleet.bump(ANY_WORK, row)
+            fleet.bump(Column("work", matching), row)
 
     def _count_keeper(self, keeper: Keeper, row: int, step: int) -> None:
         nodes = self._keeper_nodes.map.get(keeper, 0)
@@ -284,7 +316,7 @@ class Work:
         return found
 
     def _scan(self, matching: Matching) -> Iterator[Placement]:
-        """Matching work where the selector speaks of ids: by looking at the asks it names."""
+        """Matching work of a selector that uses ask ids, found by checking single asks."""
         ids = matching.ids
         named: Iterable[Placement | None] = (
             self.placements.map.values() if ids is None else (self.placements.map.get(id) for id in sorted(ids))
@@ -298,7 +330,7 @@ class Work:
 
 
 def _tally(shelf: Shelf[K, int, int], key: K, row: int, step: int) -> int:
-    """Count up or down, forgetting what reaches zero."""
+    """Add `step` to a count, and remove the entry when it reaches zero."""
     count = shelf.read(key).get(row, 0) + step
     if count:
         shelf.write(key)[row] = count

@@ -1,4 +1,4 @@
-"""Kubernetes as a place where work runs.
+"""Kubernetes as a cluster.
 
-Rule: what Kubernetes means is translated in `podspec` and nowhere else; the engine never hears of a pod.
+Rule: only `podspec` translates Kubernetes' objects; the engine knows nothing about pods.
 """

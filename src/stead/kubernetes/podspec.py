@@ -1,9 +1,8 @@
-"""Kubernetes' nodes and pods in API form (the dicts of its JSON), as stead's values.
+"""Converts Kubernetes' nodes and pods (the dicts of its JSON API) to stead's values.
 
-Rule: kube-scheduler's meaning to the letter, odd corners included, and only here. Nothing is read but
-the dicts that are passed in: no client library, no clock, no cluster. A field that is null is a field
-that is missing. What kube-scheduler would heed and stead cannot is refused in one sentence, never
-dropped in silence.
+Rule: required conditions mean exactly what they mean to kube-scheduler, special cases included. Only the dicts passed
+in are read: no client library, no clock, no cluster. A null field counts as missing. What kube-scheduler respects and
+stead does not support is refused in one sentence, never ignored silently.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stead.asks import ASK_ID, Affinity, Ask, Choice, Preference, Spread
 from stead.errors import Invalid, Unsupported, did_you_mean
-from stead.labelling import (
+from stead.language.asks import ASK_ID, Affinity, Ask, Choice, Preference, Spread
+from stead.language.labels import (
     ANYWHERE,
     EMPTY,
     NODE_ID,
@@ -29,21 +28,21 @@ from stead.labelling import (
     check_value,
     integer,
 )
-from stead.node import Node
-from stead.resources import CPU, MEMORY, NOTHING, UNIT, Resources
-from stead.taints import Effect, Taint, Toleration
+from stead.language.nodes import Node
+from stead.language.resources import CPU, MEMORY, NOTHING, UNIT, Resources
+from stead.language.taints import Effect, Taint, Toleration
 
 Fields = Mapping[str, Any]
-"""An object of the API, or a part of one."""
+"""An API object, or a part of one."""
 
 Namespaces = Mapping[str, Mapping[str, str]]
-"""Every namespace of the cluster with its labels: what a `namespaceSelector` chooses from."""
+"""Every namespace of the cluster with its labels, for `namespaceSelector`."""
 
 PODS = "pods"
-"""The resource of which every pod takes one: how many pods a node may hold."""
+"""The resource for the number of pods on a node; every pod uses one."""
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable")
-"""What `spec.unschedulable` (a cordoned node) amounts to."""
+"""The taint for `spec.unschedulable` (a cordoned node)."""
 
 EFFECTS = {
     "NoSchedule": Effect.NO_SCHEDULE,
@@ -58,10 +57,10 @@ LABEL_OPERATORS = NODE_OPERATORS[:4]
 FIELD_OPERATORS = NODE_OPERATORS[:2]
 
 STEAD_KEYS = frozenset({NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID, ASK_ID})
-"""Keys that mean an identity in stead and nothing in particular in Kubernetes."""
+"""Keys that are identity labels in stead but ordinary labels in Kubernetes."""
 
 CPU_STEP = UNIT // 1000
-"""Kubernetes counts CPU in thousandths and everything else in whole units, rounding up."""
+"""Kubernetes rounds CPU up to thousandths and everything else up to whole numbers."""
 
 
 # -- reading
@@ -86,7 +85,7 @@ def _items(parent: Fields, name: str) -> Sequence[Any]:
 
 
 def _parts(parent: Fields, name: str) -> list[Fields]:
-    """The items of a list of objects; a null one is an empty one."""
+    """The items of a list of objects; null counts as an empty object."""
     found = [{} if item is None else item for item in _items(parent, name)]
     for item in found:
         if not isinstance(item, Mapping):
@@ -95,9 +94,9 @@ def _parts(parent: Fields, name: str) -> list[Fields]:
 
 
 def label_key(key: str) -> str:
-    """The key under which stead knows a Kubernetes label: the same, unless it means an identity to stead.
+    """stead's key for a Kubernetes label: the same key, unless it is an identity label in stead.
 
-    A colon is legal in no label key, so the renamed key meets no other.
+    Label keys cannot contain a colon, so the renamed key is unique.
     """
     return f"label:{key}" if key in STEAD_KEYS else key
 
@@ -112,7 +111,7 @@ def labels_of(metadata: Fields) -> Labels:
 
 
 def node_of(node: Fields) -> Node:
-    """A node. Its id is its name, and a cordon is a taint like any other."""
+    """Convert a node. Its name becomes its id, and a cordon becomes a taint."""
     metadata, spec = _fields(node, "metadata"), _fields(node, "spec")
     name = metadata.get("name")
     if not isinstance(name, str) or not name:
@@ -140,10 +139,10 @@ def _effect(effect: object, what: str) -> Effect:
 
 
 def selector_of(node_selector: Fields | None, required: Fields | None) -> Selector:
-    """`spec.nodeSelector` and the required node affinity; both must hold.
+    """`spec.nodeSelector` and the required node affinity; both must match.
 
-    None as `required` is no constraint. Its terms are alternatives; an empty one and one that does not
-    parse match no node, so with no other terms nothing does.
+    If `required` is None, there is no constraint. Its terms are alternatives. An empty term or one that does not parse
+    matches no node.
     """
     selector = ANYWHERE
     if node_selector:
@@ -162,7 +161,7 @@ def selector_of(node_selector: Fields | None, required: Fields | None) -> Select
 
 
 def preferences_of(preferred: Iterable[Fields] | None) -> tuple[Preference, ...]:
-    """Preferred node affinity. A term of weight 0 is not even parsed; any other must parse."""
+    """Preferred node affinity. A term with weight 0 is not parsed; every other term must parse."""
     found = []
     for term in preferred or ():
         parsed = _node_term(_fields(term, "preference")) if term.get("weight") else ()
@@ -172,7 +171,7 @@ def preferences_of(preferred: Iterable[Fields] | None) -> tuple[Preference, ...]
 
 
 def _node_term(term: Fields) -> Term:
-    """What a nodeSelectorTerm requires, empty if nothing; `Invalid` if it does not parse."""
+    """The requirements of a nodeSelectorTerm, which may be empty; `Invalid` if it does not parse."""
     expressions = [_requirement(expression, NODE_OPERATORS) for expression in _parts(term, "matchExpressions")]
     return (*expressions, *(_field_requirement(field) for field in _parts(term, "matchFields")))
 
@@ -198,11 +197,11 @@ def _requirement(expression: Fields, operators: Sequence[str]) -> Requirement:
 
 
 def _field_requirement(field: Fields) -> Requirement:
-    """A matchFields item. The name is asked for as `node_name` and not as `node_id`, for stead refuses at
-    once what insists on an unknown id, while in Kubernetes such a pod waits for its node."""
+    """A matchFields item. It becomes a requirement on `node_name`, not on `node_id`: stead refuses work that requires
+    an unknown node id at once, while in Kubernetes such a pod stays pending."""
     key, operator, values = field.get("key"), field.get("operator"), _items(field, "values")
     if key != "metadata.name":
-        raise Invalid(f"matchFields knows only the field 'metadata.name', not {key!r}")
+        raise Invalid(f"matchFields supports only the field 'metadata.name', not {key!r}")
     _check_operator(operator, FIELD_OPERATORS)
     if len(values) != 1 or not isinstance(values[0], str):
         raise Invalid(f"the field 'metadata.name' takes exactly one value such as ['node-1'], not {list(values)!r}")
@@ -219,7 +218,7 @@ def _check_operator(operator: object, operators: Sequence[str]) -> None:
 
 
 def tolerations_of(tolerations: Iterable[Fields] | None) -> tuple[Toleration, ...]:
-    """What a pod tolerates. No operator is Equal, no key is every key, no effect is every effect."""
+    """A pod's tolerations. The default operator is Equal; no key means every key, no effect every effect."""
     return tuple(_toleration(toleration) for toleration in tolerations or ())
 
 
@@ -252,12 +251,11 @@ def affinities_of(
     labels: Mapping[str, str] = EMPTY,
     namespaces: Namespaces | None = None,
 ) -> tuple[Affinity, ...]:
-    """Required pod affinity and anti-affinity of a pod with these labels (from `labels_of`); all must hold.
+    """Required pod affinity and anti-affinity of a pod with these labels (from `labels_of`); all must be satisfied.
 
-    Another pod counts for affinity only if it matches every term, so the terms become one `Affinity`.
-    Of anti-affinity each term stands alone, and keeps newcomers away in turn. A term that matches no pod
-    at all keeps nothing apart and is left out. `namespaces` are those known now: a term that selects
-    namespaces by label has to be translated again when they change.
+    Another pod counts for affinity only if it matches every term, so the terms become one `Affinity`. Each term of
+    anti-affinity becomes its own, symmetric `Affinity`; a term that can match no pod is left out. `namespaces` are the
+    current ones: when they change, convert terms that select namespaces by label again.
     """
     near = [_PodTerm(term, namespace, labels, namespaces) for term in _parts(pod_affinity or {}, REQUIRED)]
     apart = [_PodTerm(term, namespace, labels, namespaces) for term in _parts(pod_anti_affinity or {}, REQUIRED)]
@@ -273,9 +271,9 @@ def pod_preferences_of(
     labels: Mapping[str, str] = EMPTY,
     namespaces: Namespaces | None = None,
 ) -> tuple[Preference, ...]:
-    """Preferred pod affinity and anti-affinity. Every term must parse, and a weight of 0 adds nothing.
+    """Preferred pod affinity and anti-affinity. Every term must parse; terms with weight 0 are left out.
 
-    stead asks whether a term holds on a node, where kube-scheduler counts the pods that match it.
+    stead checks whether a node satisfies a term, while kube-scheduler counts the matching pods.
     """
     found = []
     for side, near in ((pod_affinity or {}, True), (pod_anti_affinity or {}, False)):
@@ -288,7 +286,7 @@ def pod_preferences_of(
 
 
 class _PodTerm:
-    """A podAffinityTerm: which pods, and per what. `reach` are their namespaces, None for all of them."""
+    """A podAffinityTerm: a pod selector and a topology key. `reach` are the namespaces, None for all."""
 
     def __init__(self, term: Fields, namespace: str, labels: Mapping[str, str], known: Namespaces | None) -> None:
         self.selector = pod_selector_of(term.get("labelSelector"))
@@ -299,12 +297,12 @@ class _PodTerm:
 
 
 def _affinity(terms: Sequence[_PodTerm], namespace: str, near: bool, symmetric: bool = False) -> Affinity:
-    """One affinity towards the pods that match all the terms."""
+    """One affinity to the pods that match all terms."""
     selector, reach = ANYWHERE, None
     for term in terms:
         selector &= term.selector
         reach = term.reach if reach is None else reach if term.reach is None else reach & term.reach
-    # To `Affinity` the empty set is every namespace, so no namespace at all has to be said by the selector.
+    # In `Affinity` the empty set means every namespace, so "no namespace" is expressed by the selector.
     if reach is None:
         reach = frozenset()
     elif not reach:
@@ -316,7 +314,7 @@ def _affinity(terms: Sequence[_PodTerm], namespace: str, near: bool, symmetric: 
 
 
 def pod_selector_of(selector: Fields | None) -> Selector:
-    """A labelSelector: null matches nothing, the empty one everything; `Invalid` if it does not parse."""
+    """A labelSelector: null matches nothing, an empty one everything; `Invalid` if it does not parse."""
     if selector is None:
         return NOWHERE
     equal = [
@@ -328,10 +326,9 @@ def pod_selector_of(selector: Fields | None) -> Selector:
 
 
 def _same_labels(term: Fields, field: str, operator: str, labels: Mapping[str, str]) -> Selector:
-    """matchLabelKeys or mismatchLabelKeys: the pod's own labels of that key, or others.
+    """matchLabelKeys or mismatchLabelKeys: requires the same values as the pod's own labels, or other values.
 
-    The API server has written them into the labelSelector when the pod was made; only for a pod that
-    never met one is there something left to add.
+    The API server writes them into the labelSelector when it creates the pod; this adds those that are missing there.
     """
     keys = _items(term, field)
     if not keys:
@@ -347,8 +344,8 @@ def _same_labels(term: Fields, field: str, operator: str, labels: Mapping[str, s
 
 
 def _reach(term: Fields, namespace: str, known: Namespaces | None) -> frozenset[str] | None:
-    """The namespaces a pod affinity term speaks of: the listed and the selected ones, the pod's own if the
-    term has neither. None is all of them."""
+    """The namespaces of a pod affinity term: those it lists and selects, or the pod's own if it does neither. None
+    means all."""
     listed, selector = frozenset(_items(term, "namespaces")), term.get("namespaceSelector")
     if selector is None:
         return listed or frozenset({namespace})
@@ -360,13 +357,13 @@ def _reach(term: Fields, namespace: str, known: Namespaces | None) -> frozenset[
     return listed | {name for name, labels in known.items() if chosen.matches(labels_of({"labels": labels}))}
 
 
-# -- which nodes: evenness
+# -- which nodes: topology spread
 
 
 def spreads_of(
     constraints: Iterable[Fields] | None, labels: Mapping[str, str] = EMPTY
 ) -> tuple[tuple[Spread, ...], tuple[Preference, ...]]:
-    """topologySpreadConstraints: those that refuse nodes, and those that are only preferred."""
+    """topologySpreadConstraints: the hard ones, and the soft ones as preferences."""
     strict, soft = [], []
     for constraint in constraints or ():
         selector = pod_selector_of(constraint.get("labelSelector"))
@@ -387,11 +384,11 @@ def spreads_of(
 
 
 def requests_of(spec: Fields) -> Resources:
-    """What a pod takes of a node, with the 1 it takes of `pods`.
+    """What a pod uses on a node, including 1 of `pods`.
 
-    Containers run together, and with them the init containers that are restarted for ever (sidecars).
-    The other init containers run one after another before, each beside the sidecars started by then; so
-    the pod needs whichever is more. What the pod as a whole requests overrides that sum.
+    Containers run together with the sidecars (init containers that always restart). The other init containers run
+    before, one after another, each beside the sidecars started so far. The pod needs the larger of the two. Requests of
+    the pod as a whole override that.
     """
     together = sidecars = peak = NOTHING
     for container in _parts(spec, "containers"):
@@ -441,10 +438,10 @@ def pod_id(pod: Fields) -> str:
 
 
 def ask_of(pod: Fields, namespaces: Namespaces | None = None) -> Ask:
-    """What a pod that has no node yet asks for.
+    """The ask of a pod that has no node yet.
 
-    Its scheduling gates and its `nodeName` are not looked at: a gated pod is not to be submitted, and for
-    one that has a node there is `resident_of`.
+    It ignores scheduling gates and `nodeName`: do not submit a gated pod, and use `resident_of` for a pod that has a
+    node.
     """
     metadata, spec = _fields(pod, "metadata"), _fields(pod, "spec")
     namespace, labels = metadata.get("namespace") or "", labels_of(metadata)
@@ -468,10 +465,10 @@ def ask_of(pod: Fields, namespaces: Namespaces | None = None) -> Ask:
 
 
 def resident_of(pod: Fields, namespaces: Namespaces | None = None) -> Ask:
-    """A pod that has a node, as others feel it: what it takes there, its labels, and whom it keeps away.
+    """A pod that has a node, as far as it affects other pods: its requests, labels and anti-affinity.
 
-    It is never to be placed, so what only matters for that is left out, and nothing is refused because of
-    it: the pod is there, whoever put it there. Anti-affinity that does not parse keeps nobody away.
+    It will not be placed again, so everything else is left out, and unsupported fields there are not refused.
+    Anti-affinity that does not parse is ignored.
     """
     metadata, spec = _fields(pod, "metadata"), _fields(pod, "spec")
     namespace, labels = metadata.get("namespace") or "", labels_of(metadata)
@@ -494,7 +491,7 @@ def resident_of(pod: Fields, namespaces: Namespaces | None = None) -> Ask:
 
 
 def owner_of(metadata: Fields) -> str:
-    """Who made the pod: ``ReplicaSet/web-5d9``, or nothing. The one that controls it, if any does."""
+    """The pod's owner, such as ``ReplicaSet/web-5d9``, or "". The controlling owner comes first."""
     owners = sorted(_parts(metadata, "ownerReferences"), key=lambda owner: not owner.get("controller"))
     return f"{owners[0].get('kind')}/{owners[0].get('name')}" if owners else ""
 
@@ -504,14 +501,14 @@ def _all_of(affinities: tuple[Affinity, ...]) -> tuple[tuple[Affinity, ...], ...
 
 
 def _refuse_the_unsupported(spec: Fields) -> None:
-    """What kube-scheduler heeds and stead does not know of."""
+    """Refuse fields that kube-scheduler respects and stead does not support."""
     if _items(spec, "resourceClaims"):
         raise Unsupported("resourceClaims (dynamic resource allocation) are not supported yet; use resources.requests")
     for volume in _parts(spec, "volumes"):
         if volume.get("persistentVolumeClaim") is not None or volume.get("ephemeral") is not None:
             raise Unsupported(
-                f"volume {volume.get('name')!r} is a persistent one, and stead does not know which nodes can mount it; "
-                f"a pod with such volumes needs another scheduler"
+                f"volume {volume.get('name')!r} is persistent, and stead does not know which nodes can mount it; "
+                f"use another scheduler for this pod"
             )
     for container in (*_parts(spec, "containers"), *_parts(spec, "initContainers")):
         for port in _parts(container, "ports"):

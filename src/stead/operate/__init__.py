@@ -1,6 +1,5 @@
-"""What people who run a cluster ask and change, for every kind of cluster alike.
+"""The questions that operators ask about a cluster and the changes they make, for every kind of cluster.
 
-Rule: only questions and changes in the engine's own words. A cluster (Ray, the simulator) keeps a `Desk`; the command
-line, the REST API and the pages know nothing else of it. No rule of placement is here: every answer about places is
-the engine's, asked of a fork.
+Rule: a cluster (Ray, the simulator) provides a `Desk`, and the command line, the REST API and the pages use only that.
+No placement rule is here: every answer about placement comes from the engine, on a fork.
 """

@@ -1,7 +1,7 @@
-"""The audit: who changed what, when, from where; before and after; in a chain that shows when it was touched.
+"""The audit log: who changed what, when and from where, with the state before and after, in a tamper-evident chain.
 
-Rule: append only. Each entry holds the hash of the one before it, so that an entry that was changed, taken out or put
-in is found by `verify`; the file itself refuses updates and deletes. An entry knows enough to be undone.
+Rule: append only. Each entry holds the hash of the previous one, so `verify` finds an entry that was changed, removed
+or inserted; the file itself refuses updates and deletes. An entry holds enough to undo its change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from stead.errors import Invalid
 from stead.journal import writing
+from stead.text import plural, short_id
 
 _TABLE = """
     CREATE TABLE IF NOT EXISTS audit (
@@ -37,22 +38,22 @@ _TABLE = """
 """
 
 FIRST = "0" * 64
-"""What stands in place of a hash before the first entry."""
+"""The previous hash of the first entry."""
 
 _FIELDS = ("number", "at", "who", "origin", "via", "request", "action", "node", "before", "after")
 
 
 BY_TOKEN = frozenset({"rest", "page"})
-"""Ways by which a change comes with a token that says whose it is."""
+"""Interfaces whose callers are known by their token."""
 
 
 class Unknown(Invalid):
-    """There is no such entry."""
+    """No entry has this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes a change, from which machine, by what (cli, api, rest, page), and in which request."""
+    """Who makes a change, from which machine, through which interface (cli, api, rest, page), and in which request."""
 
     who: str
     origin: str = ""
@@ -61,7 +62,7 @@ class Author:
 
     @staticmethod
     def here(via: str) -> Author:
-        """Whoever runs this process, on this machine."""
+        """The user of this process, on this machine."""
         who = f"user {os.getuid()}"
         with suppress(KeyError, OSError):
             who = getpass.getuser()
@@ -70,8 +71,8 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change of a node, or of several at once. `before` and `after` are the node's labels, taints and whether it
-    drains; of several nodes, whose `node` is "", they are `{"nodes": {id: ...}}`."""
+    """One change of a node, or of several nodes at once. `before` and `after` hold the node's labels, taints and
+    whether it drains. For several nodes, `node` is "" and they are `{"nodes": {id: ...}}`."""
 
     number: int
     at: float
@@ -91,7 +92,7 @@ class Entry:
 
     @property
     def self_declared(self) -> bool:
-        """Whether nobody checked who it was. A service knows by a token; a program on Ray says its own user's name."""
+        """Whether the name is unchecked. A service checks a token; a program on Ray only gives its own user name."""
         return self.via not in BY_TOKEN
 
     @property
@@ -101,32 +102,32 @@ class Entry:
 
     @property
     def states(self) -> Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """By node, how it was before and after."""
+        """The state before and after, by node."""
         if self.node:
             return {self.node: (self.before, self.after)}
         return {node: (state, self.after["nodes"][node]) for node, state in self.before["nodes"].items()}
 
     @property
     def title(self) -> str:
-        """The id of its node, or how many nodes it changed."""
-        return self.node or f"{len(self.states)} nodes"
+        """The node, or the number of nodes that changed."""
+        return short_id(self.node) or plural(len(self.states), "node")
 
     @property
     def changes(self) -> str:
-        """``+team=blue:no-schedule -old`` in words that fit a line."""
-        said = dict.fromkeys(_difference(before, after) for before, after in self.states.values())
-        return "; ".join(said)
+        """The difference on one line: ``+team=blue:no-schedule -old``."""
+        parts = dict.fromkeys(_difference(before, after) for before, after in self.states.values())
+        return "; ".join(parts)
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    said = []
+    parts = []
     for what in ("taints", "labels"):
         old, new = before.get(what, {}), after.get(what, {})
-        said += [f"+{_pair(key, new[key])}" for key in new if new[key] != old.get(key)]
-        said += [f"-{_pair(key, old[key])}" for key in old if key not in new]
+        parts += [f"+{_pair(key, new[key])}" for key in new if new[key] != old.get(key)]
+        parts += [f"-{_pair(key, old[key])}" for key in old if key not in new]
     if before.get("draining") != after.get("draining"):
-        said.append("draining" if after.get("draining") else "takes work again")
-    return " ".join(said) or "nothing"
+        parts.append("draining" if after.get("draining") else "takes work again")
+    return " ".join(parts) or "nothing"
 
 
 def _pair(key: str, value: Any) -> str:
@@ -146,12 +147,12 @@ class Audit:
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_TABLE)
         self._written = (0, FIRST)  # the last entry of this process
-        self._whole, self._whole_at = (0, FIRST), -1  # so far the chain was found whole, at this version of the file
+        self._whole, self._whole_at = (0, FIRST), -1  # the last entry that was verified, at this version of the file
 
     def add(
         self, at: float, author: Author, action: str, node: str, before: Mapping[str, Any], after: Mapping[str, Any]
     ) -> Entry:
-        """Write a change down, durably."""
+        """Append a change, durably."""
         with self._lock, writing(self._path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -172,9 +173,12 @@ class Audit:
         return _entry((*row, digest))
 
     def entries(self, after: int = 0, limit: int = 1000) -> Sequence[Entry]:
-        """What came after an entry, oldest first."""
-        query = "SELECT * FROM audit WHERE number > ? ORDER BY number LIMIT ?"
+        """The entries after this one, oldest first; after -n, the last n."""
         with self._lock:
+            if after < 0:
+                last = self._connection.execute("SELECT max(number) FROM audit").fetchone()[0] or 0
+                after = max(0, last + after)
+            query = "SELECT * FROM audit WHERE number > ? ORDER BY number LIMIT ?"
             return [_entry(row) for row in self._connection.execute(query, (after, limit))]
 
     def entry(self, number: int) -> Entry:
@@ -185,9 +189,9 @@ class Audit:
         return _entry(row)
 
     def verify(self) -> int:
-        """How many entries there are; raises `Invalid` at the first that does not follow from the one before.
+        """The number of entries; raises `Invalid` at the first one that does not follow from the previous one.
 
-        While nobody else has written to the file, what was found whole once is not read again.
+        Entries that were verified before are not read again while no other process has written to the file.
         """
         with self._lock:
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
@@ -196,14 +200,14 @@ class Audit:
             for row in self._connection.execute("SELECT * FROM audit WHERE number >= ? ORDER BY number", (least,)):
                 count += 1
                 if row[0] != count:
-                    raise Invalid(f"the audit was touched: entry {count} is missing")
+                    raise Invalid(f"the audit was tampered with: entry {count} is missing")
                 if _digest(previous, row[:10]) != row[10]:
-                    raise Invalid(f"the audit was touched: entry {count} is not what was written")
+                    raise Invalid(f"the audit was tampered with: entry {count} is not what was written")
                 previous = row[10]
                 if count == self._written[0] and previous != self._written[1]:
-                    raise Invalid(f"the audit was touched: entry {count} is not what was written")
+                    raise Invalid(f"the audit was tampered with: entry {count} is not what was written")
             if count < self._written[0]:
-                raise Invalid(f"the audit was touched: entry {count + 1} is missing")
+                raise Invalid(f"the audit was tampered with: entry {count + 1} is missing")
             self._whole, self._whole_at = (count, previous), version
             return count
 

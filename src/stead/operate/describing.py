@@ -1,25 +1,25 @@
-"""A node, a piece of work or a group with all that is known about it, as one value.
+"""Everything that is known about one node, piece of work or group, as one value.
 
-Rule: asks a `Desk` and nothing else, so that commands and pages describe every kind of cluster alike. Lists have a
-greatest length. The JSON form is a promise to scripts (`docs/json.md`).
+Rule: asks only a `Desk`, so that commands and pages describe every kind of cluster in the same way. Lists have a
+maximum length. The JSON form is a promise to scripts (`docs/json.md`).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from stead.engine.explain import Explanation
-from stead.errors import Invalid, did_you_mean
+from stead.engine.explain.events import Event, EventKind
+from stead.errors import Invalid, absent, several
+from stead.language.resources import DEVICES
 from stead.operate.audit import Entry, entry_json
 from stead.operate.changes import Absent, Conflict
 from stead.operate.desk import Desk, Unanswered
-from stead.operate.snapshot import ID_BEGINS, PAGE_MAX, Query
+from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import (
-    Event,
     GroupView,
     NodeView,
     WorkView,
@@ -29,17 +29,16 @@ from stead.operate.views import (
     node_json,
     work_json,
 )
-from stead.resources import DEVICES
+from stead.text import ID_BEGINS
 
 WORK_MAX = 100
 EVENTS_MAX = 20
 CHANGES_MAX = 20
 LOOKED_AT = 5000
-"""How many of the latest events are searched for those about one subject."""
+"""Maximum number of the latest events to search for one subject."""
 
 CHANGES_LOOKED_AT = 1000
-JOINED = "joined"
-"""The kind of the event that begins the life of a node."""
+"""The kind of event with which a node's life starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one piece of work holds of the devices of a node: 0.5 GPU is half of one device."""
+    """The part of a node's devices that one piece of work holds: 0.5 GPU is half of one device."""
 
     resource: str
     amount: float
@@ -67,11 +66,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """`work` is what runs on a node, or the members of a group; `nodes` are the node itself, the node of a piece of
-    work, or those of a group's members."""
+    """`work` is what runs on a node, or the members of a group; `nodes` is the node itself, the node of a piece of
+    work, or the nodes of a group's members."""
 
     kind: str  # node, work or group
-    state: str  # of a node ready or draining; else as in the lists
+    state: str  # ready or draining for a node; otherwise as in the lists
     at: float
     since: float | None
     subject: NodeView | WorkView | GroupView
@@ -97,16 +96,16 @@ class Description:
         return None if self.since is None else max(0.0, self.at - self.since)
 
 
-def describe(desk: Desk, kind: str, said: str) -> Description:
-    """The node, the work or the group that somebody means, by id or name."""
-    return {"node": describe_node, "work": describe_work, "group": describe_group}[kind](desk, said)
+def describe(desk: Desk, kind: str, name: str) -> Description:
+    """The node, work or group with this id or name."""
+    return {"node": describe_node, "work": describe_work, "group": describe_group}[kind](desk, name)
 
 
-def describe_node(desk: Desk, said: str) -> Description:
-    view = desk.node(said)
+def describe_node(desk: Desk, name: str) -> Description:
+    view = desk.node(name)
     work = desk.work(Query((f"node={view.id}",), limit=WORK_MAX))
     events = _recent_events(desk, {view.id})
-    joined = [event.at for event in events if event.kind == JOINED]
+    joined = [event.at for event in events if event.kind == EventKind.JOINED]
     return Description(
         "node",
         "draining" if view.draining else "ready",
@@ -124,8 +123,8 @@ def describe_node(desk: Desk, said: str) -> Description:
     )
 
 
-def describe_work(desk: Desk, said: str) -> Description:
-    view = desk.one(said)
+def describe_work(desk: Desk, name: str) -> Description:
+    view = desk.one(name)
     return Description(
         "work",
         view.state,
@@ -137,13 +136,13 @@ def describe_work(desk: Desk, said: str) -> Description:
         tuple(_shares((view,))),
         (),
         0,
-        _why(desk, view.id if view.node else view.group or view.id),  # a member waits with its group
+        _why(desk, view.id if view.node else view.group or view.id),  # a member is pending with its group
         tuple(_recent_events(desk, {view.id, view.group} - {""})[-EVENTS_MAX:]),
     )
 
 
-def describe_group(desk: Desk, said: str) -> Description:
-    view = find_group(desk, said)
+def describe_group(desk: Desk, name: str) -> Description:
+    view = find_group(desk, name)
     ids = [id for id, _ in view.members]
     work = desk.work(Query((f"group={view.id}",), limit=WORK_MAX))
     return Description(
@@ -162,23 +161,20 @@ def describe_group(desk: Desk, said: str) -> Description:
     )
 
 
-def find_group(desk: Desk, said: str) -> GroupView:
-    """The group somebody means: by its id, its name, or the beginning of its id."""
-    for condition in (f"id={said}", f"name={said}"):
+def find_group(desk: Desk, given: str) -> GroupView:
+    """The group with this id, name or beginning of an id."""
+    for condition in (f"id={given}", f"name={given}"):
         if found := desk.groups(Query((condition,), limit=PAGE_MAX)).items:
-            return _only(said, found)
+            return _only(given, found)
     everyone = desk.groups(Query(limit=PAGE_MAX)).items
-    if found := tuple(view for view in everyone if len(said) >= ID_BEGINS and view.id.startswith(said)):
-        return _only(said, found)
-    names = {name for view in everyone for name in (view.id, view.name) if name}
-    example = f"; a group is, for example, {min(names)!r}" if names else ""
-    raise Absent(f"there is no group {said[:100]!r} in this cluster{did_you_mean(said, names) or example}")
+    if found := tuple(view for view in everyone if len(given) >= ID_BEGINS and view.id.startswith(given)):
+        return _only(given, found)
+    raise Absent(absent("group", given, (name for view in everyone for name in (view.id, view.name) if name)))
 
 
-def _only(said: str, found: Sequence[GroupView]) -> GroupView:
+def _only(name: str, found: Sequence[GroupView]) -> GroupView:
     if len(found) > 1:
-        ids = ", ".join([*(view.id for view in found[:10]), *["..."] * (len(found) > 10)])
-        raise Conflict(f"{said[:100]!r} matches {len(found)} groups: {ids}; give the id of one")
+        raise Conflict(several(name, [view.id for view in found], "groups"))
     return found[0]
 
 
@@ -186,7 +182,7 @@ def _only(said: str, found: Sequence[GroupView]) -> GroupView:
 
 
 def uses_of(view: NodeView) -> tuple[Use, ...]:
-    """What is used of each resource that the node has."""
+    """How much of each resource of the node is used."""
     return tuple(
         Use(name, round(total - view.available.get(name, 0.0), 4), total) for name, total in view.total.items() if total
     )
@@ -202,14 +198,14 @@ def _shares(work: Iterable[WorkView]) -> Iterable[Share]:
 def _nodes(desk: Desk, ids: Iterable[str]) -> tuple[NodeView, ...]:
     found = []
     for id in dict.fromkeys(ids):
-        with suppress(Invalid):  # it may have left meanwhile
+        with suppress(Invalid):  # it may have left in the meantime
             if id:
                 found.append(desk.node(id))
     return tuple(found)
 
 
 def _why(desk: Desk, id: str) -> Explanation | None:
-    """Why it waits or is where it is; nothing if it went away meanwhile."""
+    """Why it is pending or where it is; None if it left in the meantime."""
     try:
         return desk.why(id)
     except Unanswered:
@@ -218,55 +214,20 @@ def _why(desk: Desk, id: str) -> Explanation | None:
         return None
 
 
-def last_number(fetch: Callable[[int, int], Sequence[object]], seen: int = 0) -> int:
-    """The number of the last event or entry, found by halving: lists tell only what comes after a number. `seen` is
-    one that was the last before; it saves most of the looking."""
-    if seen < 1 or not fetch(seen - 1, 1):
-        seen = 0
-        if not fetch(0, 1):
-            return 0
-    if seen and not fetch(seen, 1):
-        return seen
-    low, step_up = seen, 1
-    while fetch(low + step_up, 1):
-        low, step_up = low + step_up, step_up * 2
-    high = low + step_up
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fetch(middle, 1) else (low, middle)
-    return high
-
-
 def _recent_events(desk: Desk, subjects: set[str]) -> list[Event]:
-    """Events about any of these, oldest first, among the latest of all."""
-    after = max(0, last_number(desk.events) - LOOKED_AT)
+    """Events about any of these subjects, oldest first, among the latest events of the cluster."""
     found: list[Event] = []
-    while events := desk.events(after, 1000):
-        found += [event for event in events if any(is_about(event.subject, id) for id in subjects)]
-        after = events[-1].number
+    events = desk.events(-LOOKED_AT, 1000)
+    while events:
+        found += [event for event in events if any(map(event.is_about, subjects))]
+        events = desk.events(events[-1].number, 1000)
     return found
-
-
-def is_about(subject: str, id: str) -> bool:
-    """Whether an event is about something. Its subject may be several: ``web-1..3, db``."""
-    if subject == id:
-        return True
-    if ", " not in subject and ".." not in subject:
-        return False
-    number = re.fullmatch(r"(.*-)([1-9][0-9]{0,17})", id)
-    for part in subject.split(", "):
-        several = re.fullmatch(r"(.*-)([1-9][0-9]{0,17})\.\.([1-9][0-9]{0,17})", part)
-        if part == id:
-            return True
-        if number and several and number[1] == several[1] and int(several[2]) <= int(number[2]) <= int(several[3]):
-            return True
-    return False
 
 
 def _changes(desk: Desk, node: str) -> tuple[Entry, ...]:
     """The latest changes of a node, oldest first."""
-    after = max(0, last_number(desk.audit) - CHANGES_LOOKED_AT)
-    return tuple(entry for entry in desk.audit(after, CHANGES_LOOKED_AT) if node in entry.states)[-CHANGES_MAX:]
+    latest = desk.audit(-CHANGES_LOOKED_AT, CHANGES_LOOKED_AT)
+    return tuple(entry for entry in latest if node in entry.states)[-CHANGES_MAX:]
 
 
 # -- JSON

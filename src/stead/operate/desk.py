@@ -1,7 +1,7 @@
-"""The Desk: all that can be asked of a cluster and changed on it, whatever kind of cluster it is.
+"""The Desk: every question about a cluster and every change to it, for any kind of cluster.
 
-Rule: every answer comes from a snapshot (`Answering`), and every change is written to the audit before it is answered
-(`LocalDesk`). What differs between clusters is only where a snapshot comes from and how a change is carried out.
+Rule: every answer comes from a snapshot (`Answering`), and every change is written to the audit before it is made
+(`LocalDesk`). Clusters differ only in where a snapshot comes from and in how a change is carried out.
 """
 
 from __future__ import annotations
@@ -13,29 +13,31 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined
+from stead.engine.explain.events import Event
+from stead.engine.facts import AskSubmitted, ClockAdvanced, Fact, GroupSubmitted, NodeJoined
+from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, Unwritable
-from stead.node import Node
+from stead.language.asks import Ask, Group
+from stead.language.nodes import Node
 from stead.operate.audit import Audit, Author, Entry, entry_json
+from stead.operate.cancellation import still_wanted
 from stead.operate.changes import NodeChange, inverse, state_of
 from stead.operate.history import Replayed
-from stead.operate.leaving import still_wanted
 from stead.operate.lint import Finding, lint
 from stead.operate.snapshot import Query, Snapshot
-from stead.operate.views import Event, GroupView, NodeView, OwnerView, Page, Summary, TaintEnd, WorkView, node_json
+from stead.operate.views import GroupView, NodeView, OwnerView, Page, Summary, WorkView, node_json
 from stead.operate.what_if import Difference, read_changes, what_if
 
 NODES_MAX = 10_000
-"""How many nodes one change may have."""
+"""Maximum number of nodes in one change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A change that was carried out: the nodes as they are now, what the audit says of it, and the ids of nodes that
-    have not confirmed it, because they do not answer. The cluster goes on asking them."""
+    """A change that was carried out: the nodes as they are now, its entry in the audit, and the ids of nodes that have
+    not confirmed it because they do not answer. The cluster keeps asking them."""
 
     nodes: tuple[NodeView, ...]
     entry: Entry
@@ -47,76 +49,82 @@ class Carried:
 
 
 def carried_json(carried: Carried) -> dict[str, Any]:
-    """Of one node it is `node`, of several `nodes`."""
+    """One node is `node`; several are `nodes`."""
     views = [node_json(view) for view in carried.nodes]
-    said: dict[str, Any] = {"node": views[0]} if len(views) == 1 else {"nodes": views}
-    return {**said, "audit": entry_json(carried.entry), "unconfirmed": list(carried.unconfirmed)}
+    nodes: dict[str, Any] = {"node": views[0]} if len(views) == 1 else {"nodes": views}
+    return {**nodes, "audit": entry_json(carried.entry), "unconfirmed": list(carried.unconfirmed)}
 
 
 Changes = NodeChange | Sequence[NodeChange]
+State = Mapping[str, Any]
+"""The part of a node that a change can change, as the audit stores it."""
 
 
 def listed(changes: Changes) -> list[NodeChange]:
-    """One change or several, as a list; several changes of nothing are refused."""
+    """One change or several, as a list; an empty list is refused."""
     found = [changes] if isinstance(changes, NodeChange) else list(changes)
     if not found:
-        raise Invalid("no node is to be changed; name one, or a selector that some node has")
+        raise Invalid("no node to change; name one, or give a selector that matches a node")
     if len(found) > NODES_MAX:
         raise Invalid(f"a change may have at most {NODES_MAX:,} nodes, not {len(found):,}; narrow the selector")
     return found
 
 
 class Unanswered(Invalid):
-    """The cluster does not answer now; it may later."""
+    """The cluster does not answer now; retry later."""
 
 
 class Desk(Protocol):
-    """What the command line, the REST API and the pages know of a cluster. Every method may be called by several
-    threads; every one raises `Invalid`, in one sentence, for what cannot be answered or done."""
+    """All that the command line, the REST API and the pages use of a cluster. Every method is thread-safe and raises
+    `Invalid`, in one sentence, when it cannot answer or make a change."""
 
     def summary(self) -> Summary: ...
     def nodes(self, query: Query) -> Page[NodeView]: ...
-    def node(self, said: str) -> NodeView: ...
+    def node(self, name: str) -> NodeView: ...
     def labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]: ...
     def work(self, query: Query) -> Page[WorkView]: ...
     def one(self, id: str) -> WorkView: ...
     def groups(self, query: Query) -> Page[GroupView]: ...
     def owners(self, query: Query) -> Page[OwnerView]: ...
-    def owner(self, said: str) -> OwnerView: ...
-    def events(self, after: int, limit: int) -> Sequence[Event]: ...
+    def owner(self, name: str) -> OwnerView: ...
+    def events(self, after: int, limit: int) -> Sequence[Event]:
+        """At most `limit` events after this one, oldest first; after -n, the last n."""
+
     def why(self, id: str) -> Explanation: ...
     def why_spec(self, written: Any) -> Sequence[Explanation]:
-        """Why each piece of work of a spec would wait, or where it would go; nothing is submitted."""
+        """Why each piece of work in a spec would be pending, or where it would be placed; nothing is submitted."""
 
     def what_if(self, written: Any) -> Difference: ...
     def blast(self, *changes: NodeChange) -> Difference:
-        """What changes of nodes, made together, would do; nothing is changed."""
+        """What these changes of nodes would do together; nothing is changed."""
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
-        """What can never match, of a spec or of all that waits."""
+        """What can never match, in a spec or in all pending work."""
 
     def change(self, changes: Changes, author: Author) -> Carried:
-        """Change one node, or several as one change: checked on all of them before the first is changed."""
+        """Change one node, or several as one change: it is checked on all of them before the first is changed."""
 
     def undo(self, number: int, author: Author) -> Carried: ...
-    def audit(self, after: int, limit: int) -> Sequence[Entry]: ...
+    def audit(self, after: int, limit: int) -> Sequence[Entry]:
+        """Who changed what; `after` and `limit` are as for events."""
+
     def verify(self) -> int:
-        """How many entries the audit has; refuses if it was touched."""
+        """The number of entries in the audit; refuses if it was tampered with."""
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
-        """A past decision, decided again."""
+        """Replay a past decision."""
 
 
 class Answering:
-    """The half of a desk that answers, from snapshots, in this process."""
+    """The part of a desk that answers questions, from snapshots, in this process."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
-        """The cluster as it is now; two calls may answer with the same one."""
+        """The cluster as it is now; two calls may return the same object."""
 
     def check(self, change: NodeChange, node: Node) -> None:
-        """Refuse what cannot be done; clusters add what they cannot do."""
-        change.check(node)
+        """Refuse what cannot be done; a cluster adds its own checks."""
+        change.check_on(node)
 
     def summary(self) -> Summary:
         return self.snapshot().summary
@@ -124,8 +132,8 @@ class Answering:
     def nodes(self, query: Query) -> Page[NodeView]:
         return self.snapshot().nodes(query)
 
-    def node(self, said: str) -> NodeView:
-        return self.snapshot().node(said)
+    def node(self, name: str) -> NodeView:
+        return self.snapshot().node(name)
 
     def labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
         return self.snapshot().labels
@@ -142,8 +150,8 @@ class Answering:
     def owners(self, query: Query) -> Page[OwnerView]:
         return self.snapshot().owners(query)
 
-    def owner(self, said: str) -> OwnerView:
-        return self.snapshot().owner(said)
+    def owner(self, name: str) -> OwnerView:
+        return self.snapshot().owner(name)
 
     def why(self, id: str) -> Explanation:
         return self.snapshot().why(id)
@@ -153,7 +161,7 @@ class Answering:
         found = []
         for item in self._items(written, snapshot):
             still_wanted()
-            found.append(snapshot.engine.explain(item))
+            found.append(snapshot.explain(item))
         return found
 
     def what_if(self, written: Any) -> Difference:
@@ -166,7 +174,7 @@ class Answering:
         for change in changes:
             node = snapshot.find(change.node)
             self.check(change, node)
-            found += change.facts(node)
+            found += change.facts(node, snapshot.engine.now)
         return what_if(snapshot, found)
 
     def lint(self, written: Any | None = None) -> Sequence[Finding]:
@@ -176,15 +184,15 @@ class Answering:
         return lint(snapshot, self._items(written, snapshot))
 
     def _items(self, written: Any, snapshot: Snapshot) -> list[Ask | Group]:
-        """The work of a spec."""
+        """The work in a spec."""
         if isinstance(written, Mapping) and "changes" in written:
-            raise Invalid("changes have no place in a spec of work; good fields are work and groups")
+            raise Invalid("a spec of work has no changes; good fields are work and groups")
         facts = read_changes(written, snapshot)
         found: list[Ask | Group] = [fact.ask for fact in facts if isinstance(fact, AskSubmitted)]
         found += [fact.group for fact in facts if isinstance(fact, GroupSubmitted)]
         if not found:
             raise Invalid(
-                "the spec has no work; give at least one, for example work: [{id: train, resources: {CPU: 1}}]"
+                "the spec has no work; give at least one piece, for example work: [{id: train, resources: {CPU: 1}}]"
             )
         return found
 
@@ -196,11 +204,12 @@ class LocalDesk(Answering):
         self._audit = audit
         self._changing = threading.Lock()  # one change at a time, so that before and after belong together
 
-    # -- what a cluster gives
+    # -- what each cluster implements
 
     @abstractmethod
     def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
-        """Do it, all at once; it holds when this returns, but for nodes that do not answer: returns their ids."""
+        """Carry out all changes. They are in force when this returns, except on nodes that do not answer: returns their
+        ids."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -228,34 +237,26 @@ class LocalDesk(Answering):
             return self._change(inverse(entry, self.snapshot().by_id, self.now()), author, f"undo {number}")
 
     def _change(self, changes: Sequence[NodeChange], author: Author, action: str) -> Carried:
-        """Written down first: an entry too many, if this process dies now, is better than a change by nobody."""
+        """Writes the entry first: if this process dies now, an entry too many is better than a change without one."""
         snapshot = self.snapshot()
         changes = [replace(change, node=snapshot.find(change.node).id) for change in changes]
         nodes = {change.node: snapshot.by_id[change.node] for change in changes}
         for each in changes:
             self.check(each, nodes[each.node])
-        ends = [*self.ends()]
-        new_ends = [*ends, *self._new_ends(changes)]
+        ends, now = [*self.ends()], self.now()
         before = {id: state_of(node, ends) for id, node in nodes.items()}
-        after = {id: state_of(_after(node, changes), new_ends) for id, node in nodes.items()}
-        entry = self._audit.add(self.now(), author, action, *_written(before, after))
+        after = {id: _after(node, ends, changes, now) for id, node in nodes.items()}
+        entry = self._audit.add(now, author, action, *_written(before, after))
         try:
             unconfirmed = self.carry_out(changes)
         except Exception:
-            left = self.snapshot().by_id  # perhaps half of it was done
+            left = self.snapshot().by_id  # a part of it may have been done
             states = {id: state_of(left.get(id, node), self.ends()) for id, node in nodes.items()}
-            with suppress(Unwritable):  # why it failed is to be told, not that it cannot be written down
+            with suppress(Unwritable):  # report why the change failed, not that the audit cannot be written
                 self._audit.add(self.now(), author, f"{action} failed", *_written(before, states))
             raise
         made = self.snapshot()
         return Carried(tuple(made.node(id) for id in nodes), entry, tuple(sorted(unconfirmed)))
-
-    def _new_ends(self, changes: Sequence[NodeChange]) -> Iterable[TaintEnd]:
-        now = self.now()
-        for change in changes:
-            until = None if change.for_s is None else now + change.for_s
-            for taint in change.taints:
-                yield TaintEnd(change.node, taint.key, taint.effect.value, now, until, change.until_job, change.owner)
 
     def audit(self, after: int = 0, limit: int = 1000) -> Sequence[Entry]:
         return self._audit.entries(after, limit)
@@ -264,21 +265,20 @@ class LocalDesk(Answering):
         return self._audit.verify()
 
 
-def _after(node: Node, changes: Sequence[NodeChange]) -> Node:
-    """The node as it will be; what happens to its words does not depend on other nodes."""
+def _after(node: Node, ends: Iterable[TaintEnd], changes: Sequence[NodeChange], now: float) -> State:
+    """The state that the node will have. It does not depend on other nodes."""
     alone = Engine()
-    alone.apply(NodeJoined(node))
+    alone.apply(NodeJoined(node), ClockAdvanced(now))
     for change in changes:
         if change.node == node.id:
-            alone.apply(*change.facts(node))
-    return alone.nodes[node.id]
-
-
-State = Mapping[str, Any]
+            alone.apply(*change.facts(alone.nodes[node.id], now))
+    new = {(taint.key, taint.effect) for change in changes if change.node == node.id for taint in change.taints}
+    set_now = [end for end in alone.taint_ends if (end.key, end.effect) in new]
+    return state_of(alone.nodes[node.id], (*ends, *set_now))
 
 
 def _written(before: Mapping[str, State], after: Mapping[str, State]) -> tuple[str, State, State]:
-    """The node and its states before and after, as an entry of the audit has them; of several nodes as one."""
+    """The node and its states before and after, as an audit entry stores them; several nodes as one."""
     if len(before) == 1:
         (node,) = before
         return node, before[node], after[node]

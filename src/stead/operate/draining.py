@@ -1,7 +1,7 @@
-"""Waiting until nothing runs on a drained node any more.
+"""Waits until a drained node is empty.
 
-Rule: only asks. A task that was evicted and runs elsewhere counts as long as its result still comes by way of the node,
-so an empty node can be shut down without a loss.
+Rule: only asks questions. An evicted task that runs elsewhere still counts while its result comes through the node, so
+an empty node can be shut down without losing anything.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from stead.operate.views import NodeView
 
 LOOK_S = 0.5
 EMPTY_S = 3.0
-"""A node is empty when it was so for this long: on Ray, lists of tasks are a second old."""
+"""A node must stay empty for this long: on Ray, lists of tasks are up to a second old."""
 
 
 def left_on(desk: Desk, node: str, timeout_s: float | None) -> int:
-    """How many pieces of work are still on the node when it is empty (0) or when the time is up."""
+    """The pieces of work on the node when it is empty (0) or when the timeout ends."""
     busy_at = began = time.monotonic()
     while True:
         left, now = _left(desk.node(node)), time.monotonic()

@@ -1,6 +1,6 @@
-"""Conditions on the rows of a list, as people write them: ``state=waiting``, ``name!=a``, ``labels.zone=a``.
+"""Conditions on the rows of a list: ``state=waiting``, ``name!=a``, ``labels.zone=a``.
 
-Rule: a condition names a field that the list has, or it is refused with the names that it has.
+Rule: a condition on a field that the list does not have is refused with the names of its fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from stead.errors import Invalid, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A field says this, or does not. `key` is of labels; without one their keys are meant, and of taints theirs."""
+    """A field that must, or must not, have a value. `key` is the key of a label; without it, the condition is on the
+    keys of labels or taints."""
 
     name: str
     key: str
@@ -26,11 +27,11 @@ def conditions(filters: Sequence[str], fields: Sequence[str]) -> list[Condition]
     for written in filters:
         name, equals, value = written.partition("=")
         if not equals:
-            raise Invalid(f"filter {written!r} must be like {fields[0]}=VALUE or {fields[0]}!=VALUE")
+            raise Invalid(f"filter {written!r} must look like {fields[0]}=VALUE or {fields[0]}!=VALUE")
         negated, name = name.endswith("!"), name.removesuffix("!").strip()
         first, _, key = name.partition(".")
         if first not in fields or (key and first != "labels"):
             hint = did_you_mean(first, fields)
-            raise Invalid(f"there is no field {name!r} to filter by{hint}; known are {', '.join(fields)}")
+            raise Invalid(f"there is no field {name!r} to filter by{hint}; good fields are {', '.join(fields)}")
         found.append(Condition(first, key, value.strip(), negated))
     return found

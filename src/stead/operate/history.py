@@ -1,26 +1,29 @@
-"""Past decisions, decided again from the journal, with the explanation they had then.
+"""Past decisions, replayed from the journal, with the explanation they had then.
 
-Rule: a decision is shown only after it was made again, byte-equal to the written one. It is made again from the newest
-checkpoint before it; what lies before the oldest checkpoint was deleted.
+Rule: a decision is shown only after its replay was byte-equal to the written one. The replay starts at the newest
+checkpoint before it; steps before the oldest checkpoint were deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from stead.engine import Engine
-from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.decisions import Decision, Refused
 from stead.engine.explain import Explanation
+from stead.engine.explain.events import ids_of
 from stead.engine.facts import ClockAdvanced
 from stead.errors import Invalid
 from stead.journal import Entry, Journal, decide_again, engine_after
+from stead.language.nodes import NodeId
+from stead.text import Titles
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One step of the past: when, what was decided, and of the ask that was asked for, why."""
+    """One past step: when it was, what was decided, and the explanation of the ask in question."""
 
     step: int
     steps: int
@@ -30,12 +33,14 @@ class Replayed:
     explanation: Explanation | None = None
     oldest: int = 1
     """The oldest step that the journal still has."""
+    names: Mapping[NodeId, str] = field(default_factory=dict, compare=False)
+    """The names of the nodes at that time."""
 
 
 def replay_decision(
     journal: Journal, ask: str = "", at: float | None = None, progress: Callable[[int], None] | None = None
 ) -> Replayed:
-    """The last decision about an ask or group, the last one before a moment, or the last one of both."""
+    """The last decision about an ask or group, at or before a moment, or both."""
     step, moment = _find(journal, ask, at)
     base = journal.checkpoint_before(step)
     engine = engine_after(journal, base)
@@ -54,7 +59,7 @@ def _find(journal: Journal, ask: str, at: float | None) -> tuple[int, float]:
         clock = max([clock, *(fact.now for fact in entry.facts if isinstance(fact, ClockAdvanced))])
         if at is not None and clock > at:
             break
-        if entry.decisions if not ask else any(ask in about(decision) for decision in entry.decisions):
+        if entry.decisions if not ask else any(ask in ids_of(decision) for decision in entry.decisions):
             found = (entry.step, clock)
     if found is None:
         who = f" about {ask!r}" if ask else ""
@@ -64,26 +69,11 @@ def _find(journal: Journal, ask: str, at: float | None) -> tuple[int, float]:
 
 
 def how_far_back(journal: Journal) -> str:
-    """``; it goes back to step 4001 (2026-01-31 12:00:00 UTC)``, or nothing while it has every step."""
+    """``; it goes back to step 4001 (2026-01-31 12:00:00 UTC)``, or "" if the journal has every step."""
     if not journal.kept_after:
         return ""
     taken = datetime.fromtimestamp(journal.checkpoint_at(journal.kept_after) or 0.0, UTC)
     return f"; it goes back to step {journal.kept_after + 1} ({taken:%Y-%m-%d %H:%M:%S} UTC), older steps were deleted"
-
-
-def about(decision: Decision) -> tuple[str, ...]:
-    """The ids that a decision concerns."""
-    match decision:
-        case Placed(id) | Refused(id) | Evicted(id):
-            return (id,)
-        case GroupPlaced(id, _, members):
-            return (id, *(member for member, _ in members))
-        case Waiting(ids):
-            return ids
-        case BatchDecided():
-            return ()
-        case Moved(id):
-            return (id,)
 
 
 def _decided(journal: Journal, engine: Engine, entry: Entry, ask: str, moment: float) -> Replayed:
@@ -96,4 +86,5 @@ def _decided(journal: Journal, engine: Engine, entry: Entry, ask: str, moment: f
         explanation = (before if refused else engine).explain(ask)
     last = journal.last()
     steps = entry.step if last is None else last.step
-    return Replayed(entry.step, steps, moment, decided, ask, explanation, journal.kept_after + 1)
+    names = Titles({id: node.name for id, node in before.nodes.items()})
+    return Replayed(entry.step, steps, moment, decided, ask, explanation, journal.kept_after + 1, names)

@@ -1,7 +1,7 @@
-"""JSON from a newer service, cut down to what this version of stead knows.
+"""Reduces the JSON of a newer service to what this version of stead knows.
 
-Rule: fields may be added to any object, so an unknown field is dropped, however deep it is. An item of a list that is
-of an unknown class is dropped as a whole. Nothing is guessed: a field that is missing or wrong stays missing or wrong.
+Rule: an unknown field is dropped at any depth, because fields may be added to any object. A list item of an unknown
+class is dropped as a whole. Nothing is guessed: a field that is missing or wrong stays missing or wrong.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stead.codec import TAG
 
 
 class _UnknownClass(Exception):
-    """An object says that it is of a class that this version does not have."""
+    """An object names a class that this version does not have."""
 
 
 def picked(found: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The fields of one object that the class `kind` has, as they are."""
+    """The fields of one object that the class `kind` has, unchanged."""
     return {name: found[name] for name in _hints(kind) if name in found}
 
 
@@ -28,7 +28,7 @@ def known(value: Any, kind: Any) -> Any:
     """The parts of a JSON value that a value of type `kind` has."""
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(value, list) and origin in (list, tuple, frozenset):
-        if origin is tuple and arguments[1:] != (...,):  # a pair: each place has its own type
+        if origin is tuple and arguments[1:] != (...,):  # a pair: each position has its own type
             return [known(item, part) for item, part in zip(value, arguments, strict=False)]
         return _known_items(value, arguments[0])
     if isinstance(value, dict) and origin in (Union, UnionType):
@@ -50,7 +50,7 @@ def _known_items(values: list[Any], kind: Any) -> list[Any]:
 
 
 def _class_of(value: dict[str, Any], options: tuple[Any, ...]) -> Any:
-    """Which of several classes an object is: the one that it names, or the only one."""
+    """The class of an object: the one that it names, or the only one."""
     classes = {option.__name__: option for option in options if is_dataclass(option) and isinstance(option, type)}
     if len(classes) > 1:
         name = str(value.get(TAG))

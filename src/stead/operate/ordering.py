@@ -1,4 +1,4 @@
-"""The order in which people expect names: node-2 before node-10, and capital letters beside small ones."""
+"""Natural sort order: node-2 before node-10, and upper case next to lower case."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _DIGITS = re.compile(r"([0-9]{1,18})")
 
 @lru_cache(maxsize=1 << 16)
 def natural(text: str) -> Parts:
-    """A key to sort texts by, in which numbers count as numbers."""
+    """A sort key in which numbers count as numbers."""
     parts = enumerate(_DIGITS.split(text.lower()))
     return tuple((0, int(part), "") if place % 2 else (1, 0, part) for place, part in parts if part)

@@ -1,7 +1,7 @@
 """The origin of a service: its scheme, host and port. A token belongs to one origin.
 
-Rule: an address is read strictly, so that every part of stead sees the same host in it. A token never crosses a network
-in clear text, unless its owner allows that for this one address.
+Rule: an address is parsed strictly, so that every part of stead sees the same host in it. A token never crosses a
+network in clear text, unless its owner allows that for this one address.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ class Origin:
 
 
 def origin_of(address: str) -> Origin:
-    """The origin of the address of a service. Names of users, queries and fragments have no place in it."""
+    """The origin of a service address, which has no user name, query or fragment."""
     found = _ADDRESS.fullmatch(address)
     port = int(found["port"] or PORTS[found["scheme"]]) if found else 0
     if not found or not 0 < port < 65536:
-        raise Invalid(f"address {address!r} must be like {GOOD}")
+        raise Invalid(f"address {address!r} must look like {GOOD}")
     host = (found["name"] or "").lower()
     if found["six"]:
         try:
             host = ipaddress.IPv6Address(found["six"]).compressed
         except ValueError:
-            raise Invalid(f"address {address!r} must be like http://[::1]:8625") from None
+            raise Invalid(f"address {address!r} must look like http://[::1]:8625") from None
     return Origin(found["scheme"], host, port)
 
 
 def check_token(address: str, token: str, insecure: bool) -> None:
-    """Refuse a token that cannot be sent to this address. The sentence never shows the token."""
+    """Refuse a token that cannot be sent to this address. The error never shows the token."""
     if not token:
         return
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise Invalid("the token has a space, a line break or another character that no token has; it is one word")
+        raise Invalid("the token has a space, a line break or another character that no token has; give one word")
     if not origin_of(address).is_safe_for_tokens and not insecure:
         raise Invalid(
-            f"the token would cross the network to {address} in clear text; use https:// (start the service by: stead "
-            f"serve --tls-cert FILE --tls-key FILE), or allow it by: stead context add NAME --address {address} "
-            "--insecure"
+            f"the token would cross the network to {address} in clear text; use https:// (start the service with: "
+            "stead serve --tls-cert FILE --tls-key FILE), or allow it with: "
+            f"stead context add NAME --address {address} --insecure"
         )

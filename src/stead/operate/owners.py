@@ -1,7 +1,7 @@
-"""Whose work it is: every owner with what its work uses and asks for.
+"""The owners of work, each with what its work uses and requests.
 
-Rule: an owner is here while it has work that runs or waits. What the cluster knows of it beside that (a name, whether
-it still runs) is told with the snapshot. Where it knows nothing, the id is all there is.
+Rule: an owner is listed while it has running or waiting work. The snapshot brings what the cluster knows about an owner
+(a name, whether it still runs); otherwise only the id is known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from stead.operate.rows import KnownOwner, Rows
 from stead.operate.views import OwnerView
 
-NOBODY = KnownOwner()
+UNKNOWN = KnownOwner()
 
 
 class _Sums:
@@ -23,7 +23,7 @@ class _Sums:
 
 
 def owners_of(rows: Rows) -> Sequence[OwnerView]:
-    """Those with the most work first. Work of nobody is not counted."""
+    """Owners with the most work first. Work without an owner is not counted."""
     sums: dict[str, _Sums] = defaultdict(_Sums)
     for ids, runs in ((rows.running, True), (rows.waiting, False)):
         for id in ids:
@@ -34,7 +34,7 @@ def owners_of(rows: Rows) -> Sequence[OwnerView]:
             found.running += count * runs
             found.waiting += count * (not runs)
             amounts = found.uses if runs else found.asks_for
-            for name, amount in rows.said(rows.ask(id)).resources.items():
+            for name, amount in rows.requested(rows.ask(id)).resources.items():
                 amounts[name] += amount * count
     for id, group in rows.groups.items():
         owner = rows.of(id).owner or group.owner
@@ -45,7 +45,7 @@ def owners_of(rows: Rows) -> Sequence[OwnerView]:
 
 
 def _view(id: str, sums: _Sums, owners: Mapping[str, KnownOwner]) -> OwnerView:
-    known = owners.get(id, NOBODY)
+    known = owners.get(id, UNKNOWN)
     return OwnerView(
         id,
         "job" if id in owners else "owner",

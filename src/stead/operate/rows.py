@@ -1,7 +1,7 @@
-"""All work of a snapshot, as rows that are counted, filtered and cut into pages.
+"""All work of a snapshot, as rows to count, filter and split into pages.
 
-Rule: nothing here changes. Tables over all work are made once, when first asked for, and serve every snapshot in which
-the same work stands in the same places: a taint that moves nobody costs nothing here.
+Rule: rows never change. Tables over all work are built once, on first use, and are shared by every snapshot with the
+same work in the same places: a taint that moves no work costs nothing here.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.errors import Invalid
-from stead.labelling import Selector
+from stead.language.asks import Ask, Group
+from stead.language.labels import Selector
 from stead.operate.filters import Condition, conditions
 from stead.operate.views import WorkView, amounts, rules_of
 
@@ -25,19 +25,19 @@ QUESTIONS_KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a cluster knows of one piece of work and the engine does not."""
+    """What a cluster knows about one piece of work and the engine does not."""
 
     kind: str = "ask"
     name: str = ""
     owner: str = ""
     since: float | None = None
     count: int = 1
-    hidden: bool = False  # it stands for what is in use by somebody, and is no work of its own
+    inside: str = ""  # the group in whose reserved place it runs, without being a member
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOwner:
-    """What a cluster knows of an owner of work beside its id."""
+    """What a cluster knows about an owner of work beside its id."""
 
     name: str = ""
     state: str = ""  # running or ended
@@ -47,8 +47,8 @@ class KnownOwner:
 UNKNOWN = Known()
 
 
-class Said(NamedTuple):
-    """What people see of a shape."""
+class Requested(NamedTuple):
+    """The texts of a shape."""
 
     resources: Mapping[str, float]
     rules: tuple[str, ...]
@@ -56,13 +56,13 @@ class Said(NamedTuple):
 
 
 class Rows:
-    """Ids of work in the order of lists: what waits comes first, as it will be tried, and then what runs."""
+    """Ids of work in list order: waiting work first, in the order in which it is tried, then running work."""
 
     def __init__(self, engine: Engine, known: Mapping[str, Known], owners: Mapping[str, KnownOwner]) -> None:
         self._engine, self.known, self.owners = engine, known, owners
         self._free: dict[str, Mapping[str, int]] = {}
         self._shapes = Shapes()
-        self._said: dict[int, Said] = {}
+        self._requested: dict[int, Requested] = {}
         self._answered: OrderedDict[object, Sequence[str]] = OrderedDict()
 
     def of(self, id: str) -> Known:
@@ -70,7 +70,7 @@ class Rows:
 
     def ask(self, id: str) -> Ask:
         found = self._asks.get(id)
-        if found is None:  # a member of a group that waits
+        if found is None:  # a member of a waiting group
             item = self._engine.item(id)
             assert isinstance(item, Ask)
             found = item
@@ -87,12 +87,14 @@ class Rows:
         """Equal for work, or groups, that are interchangeable."""
         return self._shapes.of(self._engine.item(id))
 
-    def said(self, ask: Ask) -> Said:
-        """What it asks for; one value for all work of a shape."""
+    def requested(self, ask: Ask) -> Requested:
+        """What it requests; one value for all work of a shape."""
         shape = self._shapes.of(ask)
-        found = self._said.get(shape)
+        found = self._requested.get(shape)
         if found is None:
-            found = self._said[shape] = Said(amounts(ask.choices[0].resources), rules_of(ask), dict(ask.labels))
+            found = self._requested[shape] = Requested(
+                amounts(ask.choices[0].resources), rules_of(ask), dict(ask.labels)
+            )
         return found
 
     def kind(self, id: str) -> str:
@@ -100,7 +102,7 @@ class Rows:
         return "member" if known is UNKNOWN and id in self.group_of else known.kind
 
     def owner(self, id: str) -> str:
-        """Whose a piece of work is; a member of a group belongs to the owner of the group."""
+        """The owner of a piece of work; a member of a group belongs to the owner of the group."""
         found, group = self.of(id).owner or self.ask(id).owner, self.group_of.get(id, "")
         return found or (self.of(group).owner or self.groups[group].owner if group else "")
 
@@ -119,7 +121,7 @@ class Rows:
             known.name,
             "running" if node else "waiting",
             node,
-            *self.said(ask),
+            *self.requested(ask),
             ask.namespace,
             owner,
             group,
@@ -146,7 +148,7 @@ class Rows:
 
     @cached_property
     def in_line(self) -> Sequence[str]:
-        """Asks and groups that wait, in the order in which they will be tried."""
+        """Waiting asks and groups, in the order in which they are tried."""
         return self._engine.waiting
 
     @cached_property
@@ -162,13 +164,9 @@ class Rows:
         return {member.id: id for id, group in self.groups.items() for member in group.all_members}
 
     @cached_property
-    def hidden(self) -> frozenset[str]:
-        return frozenset(id for id, known in self.known.items() if known.hidden)
-
-    @cached_property
     def waiting(self) -> Sequence[str]:
-        hidden, groups = self.hidden, self.waiting_groups
-        found = [id for id in self.in_line if id not in groups and id not in hidden]
+        groups = self.waiting_groups
+        found = [id for id in self.in_line if id not in groups]
         for id in self.in_line if groups else ():
             if id in groups:
                 members = self.groups[id].alternatives[0]
@@ -177,8 +175,7 @@ class Rows:
 
     @cached_property
     def running(self) -> Sequence[str]:
-        hidden = self.hidden
-        return [id for id in self.placed if id not in hidden] if hidden else list(self.placed)
+        return list(self.placed)
 
     @cached_property
     def all(self) -> Sequence[str]:
@@ -195,7 +192,7 @@ class Rows:
 
     @cached_property
     def called(self) -> Mapping[str, Sequence[str]]:
-        """Ids of the work and groups with a name, what waits first."""
+        """Ids of the work and groups with a name, waiting ones first."""
         found: dict[str, list[str]] = defaultdict(list)
         for id in (*self.all, *self.groups):
             name = self.of(id).name
@@ -222,14 +219,14 @@ class Rows:
                 if value in values:
                     shared.add((key, value))
                 values.setdefault(value, []).extend(ids)
-        if shared:  # several kinds of work have it: back into the order of lists
+        if shared:  # several kinds of work have it: restore the list order
             place = {id: number for number, id in enumerate(self.all)}
             for key, value in shared:
                 found[key][value].sort(key=place.__getitem__)
         return found
 
     def count(self, ids: Sequence[str]) -> int:
-        """How many pieces of work these rows stand for."""
+        """The number of pieces of work in these rows."""
         known = self.known
         return len(ids) if self._all_single else sum(known.get(id, UNKNOWN).count for id in ids)
 
@@ -240,7 +237,7 @@ class Rows:
     # -- choosing
 
     def chosen(self, filters: Sequence[str], selector: Selector | None) -> Sequence[str]:
-        """The rows for which every condition holds; the latest questions are remembered, for their next page."""
+        """The rows that match every condition; the latest results are cached for their next page."""
         if not filters and selector is None:
             return self.all
         question = (tuple(filters), selector)
@@ -298,12 +295,12 @@ class Rows:
             return [id for id in ids if (value in self.ask(id).labels) != negated]
         if condition.name == "owner":
             return [id for id in ids if (value in (owner := self.owner(id), self.owner_name(owner))) != negated]
-        said = self._texts[condition.name]
-        return [id for id in ids if (said(id) == value) != negated]
+        text_of = self._texts[condition.name]
+        return [id for id in ids if (text_of(id) == value) != negated]
 
     @cached_property
     def _texts(self) -> Mapping[str, Callable[[str], str]]:
-        """What a row says in each of its fields."""
+        """The text of each field of a row."""
         placed, group_of = self.placed, self.group_of
         return {
             "id": lambda id: id,
@@ -318,8 +315,8 @@ class Rows:
 
 
 class Shapes:
-    """Numbers of shapes: equal for work that is interchangeable. Work of one spec shares its parts, so that most of it
-    is told apart without a look into them."""
+    """Numbers of shapes: equal for interchangeable work. Work of one spec shares its parts, so most of it is compared
+    without looking into them."""
 
     def __init__(self) -> None:
         self._by_parts: dict[tuple[int, ...], tuple[int, tuple[object, ...]]] = {}
@@ -329,6 +326,6 @@ class Shapes:
         parts = item.shape_key
         quick = tuple(map(id, parts))
         known = self._by_parts.get(quick)
-        if known is None:  # its parts are kept, so that no other object gets their place in memory
+        if known is None:  # keep its parts, so that no other object gets their address in memory
             known = self._by_parts[quick] = (self._by_shape.setdefault(parts, len(self._by_shape)), parts)
         return known[0]

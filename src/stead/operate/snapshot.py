@@ -1,26 +1,29 @@
-"""A cluster at one moment: the engine, and what the cluster knows of nodes and work beside it; lists of both.
+"""A cluster at one moment: the engine, what else the cluster knows about nodes and work, and lists of both.
 
-Rule: a snapshot never changes. Lists are made once for each, when somebody asks, and a page is a slice of them, so
-that the hundredth page costs what the first does. What is the same as in the snapshot before is taken from it.
+Rule: a snapshot never changes. Each list is built once, on first use, and a page is a slice of it, so the hundredth
+page costs as much as the first. Whatever equals the previous snapshot is taken from there.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from stead.asks import Group
 from stead.engine import Engine
 from stead.engine.explain import Explanation
-from stead.errors import Invalid, did_you_mean
-from stead.labelling import Labels, Selector
-from stead.node import Node
+from stead.engine.timing.taint_times import TaintEnd
+from stead.errors import Invalid, absent, several
+from stead.language.asks import Ask, Group
+from stead.language.labels import Labels, Selector
+from stead.language.nodes import Node
+from stead.language.resources import UNIT
 from stead.operate.changes import Absent, Conflict
 from stead.operate.filters import Condition, conditions
+from stead.operate.identifying import NodeNames, begin_so
+from stead.operate.lint import hints
 from stead.operate.ordering import natural
 from stead.operate.owners import owners_of
 from stead.operate.rows import QUESTIONS_KEPT, UNKNOWN, Known, KnownOwner, Rows
@@ -30,20 +33,16 @@ from stead.operate.views import (
     OwnerView,
     Page,
     Summary,
-    TaintEnd,
     WorkView,
     amounts,
     group_json,
     resources_of,
 )
-from stead.resources import UNIT
+from stead.text import Titles
 
 __all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "KnownOwner", "Query", "Snapshot"]
 
 T = TypeVar("T")
-
-ID_BEGINS = 6
-"""So many characters of an id's beginning stand for the whole id, where only one begins so."""
 
 PAGE = 100
 PAGE_MAX = 10_000
@@ -55,7 +54,7 @@ OWNER_FIELDS = ("id", "name", "kind", "state")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which part of a list: conditions such as ``state=waiting``, and so many from the so-and-so-manieth on."""
+    """Which part of a list: conditions such as ``state=waiting``, an offset and a limit."""
 
     filters: tuple[str, ...] = ()
     selector: Selector | None = None
@@ -72,11 +71,11 @@ ALL = Query(limit=PAGE_MAX)
 
 
 class Snapshot:
-    """`measured` is what is free by the cluster's own count, where it has one; else the engine's holds. `started` are
-    the labels with which each node joined, where the cluster knows them.
+    """`measured` is what is free by the cluster's own count, if it has one; otherwise the engine's count is used.
+    `started` holds the labels with which each node joined, if the cluster knows them.
 
-    `before` is given by a cluster that knows that no work came, went or moved since that snapshot, and that no node
-    joined, left or got another size: `known` is then as it was there.
+    A cluster passes `before` when it knows that since that snapshot no work came, went or moved, and no node joined,
+    left or was resized: `known` is then the same.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Snapshot:
         self._order = None if before is None else before._order_made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What it was made of: lists are made again by whoever gets it."""
+        """Pickles the inputs only: the receiver builds its own lists."""
         ends = [end for ends in self._ends.values() for end in ends]
         known = dict(self.rows.known)
         beside = (self.title, self.kind, dict(self.rows.owners), self._links)
@@ -121,7 +120,7 @@ class Snapshot:
 
     @cached_property
     def all_nodes(self) -> tuple[Node, ...]:
-        """In the order of lists."""
+        """In list order."""
         nodes = self.by_id
         return tuple([nodes[id] for id in self._order_made])
 
@@ -137,41 +136,21 @@ class Snapshot:
         """Ids of the work on each node."""
         return self.rows.by_node
 
-    def node(self, said: str) -> NodeView:
-        return self.view(self.find(said))
+    def node(self, name: str) -> NodeView:
+        return self.view(self.find(name))
 
-    def find(self, said: str) -> Node:
-        """The node somebody means: by id, by the beginning of an id, by ip or by name."""
-        nodes = self.by_id
-        if said in nodes:
-            return nodes[said]
-        found = [nodes[id] for id in begin_so(self._sorted_ids, said) or self._called.get(said, ())]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            shown = [node.id for node in found[:10]] + (["..."] if len(found) > 10 else [])
-            raise Conflict(f"{_short(said)!r} is {len(found)} nodes: {', '.join(shown)}; give the id of one")
-        names = self._names
-        example = f"; a node is, for example, {min(names)!r}" if names else ""
-        raise Absent(f"there is no node {_short(said)!r} in this cluster{did_you_mean(said, names) or example}")
+    def find(self, name: str) -> Node:
+        """The node with this id, beginning of an id, ip or name."""
+        found = self.by_id.get(name)
+        return self.by_id[self._names.one(name)] if found is None else found
 
     @cached_property
-    def _sorted_ids(self) -> Sequence[str]:
-        return sorted(self.by_id)
+    def _names(self) -> NodeNames:
+        return NodeNames(self.by_id.values())
 
-    @cached_property
-    def _called(self) -> Mapping[str, Sequence[str]]:
-        """The ids of the nodes with a name or an address."""
-        found: dict[str, list[str]] = {}
-        for id, node in self.by_id.items():
-            for said in {node.ip, node.name} - {""}:
-                found.setdefault(said, []).append(id)
-        return found
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        nodes = self.by_id
-        return frozenset({*nodes, *(node.name for node in nodes.values() if node.name)})
+    def views(self, selector: Selector | None = None) -> list[NodeView]:
+        """Every node, or every node that a selector matches."""
+        return list(map(self.view, self._chosen(Query(selector=selector))))
 
     def nodes(self, query: Query = ALL) -> Page[NodeView]:
         question = (query.filters, query.selector)
@@ -194,6 +173,8 @@ class Snapshot:
     def _narrowed(self, nodes: Sequence[Node], condition: Condition) -> Sequence[Node]:
         key, value, negated = condition.key, condition.value, condition.negated
         match condition.name:
+            case "id" if nodes is self.all_nodes and not negated:
+                return [self.by_id[value]] if value in self.by_id else []
             case "labels" if key:
                 return [node for node in nodes if (node.label(key) == value) != negated]
             case "labels":
@@ -240,17 +221,23 @@ class Snapshot:
             total,
             available,
             self._runs(node.id),
+            self.titles[node.id],
         )
 
+    @cached_property
+    def titles(self) -> Titles:
+        """The display name of each node."""
+        return Titles({id: node.name for id, node in self.by_id.items()})
+
     def _sources(self, node: Node) -> dict[str, str]:
-        """Of each label that somebody set, whether that was when the node started or while it ran."""
+        """For each label that a user set: whether at the start of the node or at run time."""
         if self._started is None:
             return dict.fromkeys(node.labels, "start")
         start = self._started.get(node.id, {})
         return {key: "start" if start.get(key) == value else "run time" for key, value in node.labels.items()}
 
     def _amounts(self, node: Node) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """What the node has, and what is free of it."""
+        """The capacity of the node, and what is free."""
         if node.id in self._measured:
             return self._measured[node.id]
         free = self.rows.free(node.id)
@@ -258,7 +245,7 @@ class Snapshot:
 
     @cached_property
     def labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
-        """Every label there is: key -> value -> ids of the nodes that have it."""
+        """Every label: key -> value -> ids of the nodes that have it."""
         found: dict[str, dict[str, list[str]]] = {}
         for node in self.all_nodes:
             for key, value in self.labels_of(node).items():
@@ -267,12 +254,12 @@ class Snapshot:
 
     @property
     def work_labels(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
-        """The same of work, placed or waiting."""
+        """Every label of work, placed or waiting."""
         return self.rows.by_label
 
     @cached_property
     def greatest(self) -> Mapping[str, int]:
-        """Of each resource, the most that one node has, in units."""
+        """The largest amount of each resource on any one node, in units."""
         found: dict[str, int] = {}
         for node in self.all_nodes:
             for name, units in node.capacity.items():
@@ -291,38 +278,54 @@ class Snapshot:
     def work(self, query: Query = ALL) -> Page[WorkView]:
         return _page(self.rows.chosen(query.filters, query.selector), query, self.rows.view)
 
-    def work_id(self, said: str) -> str:
-        """The id of the work or group that somebody means: by its id, the beginning of it, or its name. Of several with
-        one name those count that wait; if they are all alike, any of them answers for the others. What is not known
-        here is returned as it was said."""
+    def work_id(self, name: str) -> str:
+        """The id of the work or group with this id, beginning of an id, or name. Of several with one name, waiting ones
+        come first; if they are all equal, any of them can answer for the others. An unknown name is returned as it
+        is."""
         rows = self.rows
-        if rows.knows(said):
-            return said
-        found = rows.called.get(said) or begin_so(rows.sorted_ids, said)
+        if rows.knows(name):
+            return name
+        found = rows.called.get(name) or begin_so(rows.sorted_ids, name)
         found = [id for id in found if id not in rows.placed] or found
         if not found:
-            return said
+            return name
         if len({rows.shape(id) for id in found}) > 1:
-            shown = [*found[:10], *(["..."] if len(found) > 10 else [])]
-            raise Conflict(f"{_short(said)!r} matches {len(found)} pieces of work: {', '.join(shown)}; give one id")
+            raise Conflict(several(name, found, "pieces of work"))
         return found[0]
 
-    def why(self, said: str) -> Explanation:
-        """Why it waits, or why it is where it is. Equal work that waits has the same answer."""
-        id = self.work_id(said)
+    def why(self, name: str) -> Explanation:
+        """Why it is pending, or why it is where it is. Equal pending work has the same answer."""
+        id = self.work_id(name)
         item = self.engine.item(id)
+        if (group := self.of(id).inside) and id not in self.rows.placed:
+            return self.why_inside(group)
         if isinstance(item, Group) or id in self.rows.placed or id in self.rows.group_of:
-            return self.engine.explain(id)
+            return self.explain(id)
         shape = self.rows.shape(id)
         if shape not in self._explained:
-            self._explained[shape] = self.engine.explain(id)
+            self._explained[shape] = self.explain(id)
         return replace(self._explained[shape], id=id)
+
+    def explain(self, what: str | Ask | Group) -> Explanation:
+        """The engine's explanation; for work that fits nowhere, also which of its names may be misspelt."""
+        found = self.engine.explain(what)
+        if found.fits or found.chosen is not None:
+            return found
+        return replace(found, hints=hints(self, self.engine.item(what) if isinstance(what, str) else what))
+
+    def why_inside(self, group: str) -> Explanation:
+        """Why work that runs inside a group is pending: it waits for the group."""
+        if group not in self.rows.groups:
+            raise Absent(f"there is no group {group!r}, so work that is to run in it never starts")
+        if group not in self.rows.waiting_groups:
+            raise Invalid(f"group {group} is placed, so its pending work waits for room in it")
+        return self.explain(group)
 
     def one(self, id: str) -> WorkView:
         """One piece of work by its id or name."""
         id = self.work_id(id)
         if isinstance(self.engine.item(id), Group):
-            raise Invalid(f"{id!r} is a group; ask for one of its members, or for the groups")
+            raise Invalid(f"{id!r} is a group; ask for one of its members, or list the groups")
         return self.rows.view(id)
 
     def groups(self, query: Query = ALL) -> Page[GroupView]:
@@ -334,8 +337,8 @@ class Snapshot:
         found = [self._group(rows.groups[id]) for id in ids]
         for each in wanted:
             names = ("owner", "owner_name") if each.name == "owner" else (each.name,)
-            said = [{str(group_json(view)[name]) for name in names} for view in found]
-            found = [view for view, texts in zip(found, said, strict=True) if (each.value in texts) != each.negated]
+            values = [{str(group_json(view)[name]) for name in names} for view in found]
+            found = [view for view, texts in zip(found, values, strict=True) if (each.value in texts) != each.negated]
         return _page(found, query, lambda view: view)
 
     def _group(self, group: Group) -> GroupView:
@@ -361,27 +364,25 @@ class Snapshot:
         return owners_of(self.rows)
 
     def owners(self, query: Query = ALL) -> Page[OwnerView]:
-        """Everybody who has work here, those with the most work first."""
+        """Every owner of work, those with the most work first."""
         found = self._owners
         for each in conditions(query.filters, OWNER_FIELDS):
             found = [view for view in found if (getattr(view, each.name) == each.value) != each.negated]
         return _page(found, query, lambda view: view)
 
-    def owner(self, said: str) -> OwnerView:
-        """One of them, by id or name."""
-        found = [view for view in self._owners if view.id == said] or [
-            view for view in self._owners if view.name == said
+    def owner(self, given: str) -> OwnerView:
+        """One owner, by id or name."""
+        found = [view for view in self._owners if view.id == given] or [
+            view for view in self._owners if view.name == given
         ]
         if len(found) == 1:
             return found[0]
         if found:
-            shown = [view.id for view in found[:10]] + (["..."] if len(found) > 10 else [])
-            raise Conflict(f"{_short(said)!r} is the name of {len(found)} owners: {', '.join(shown)}; give one id")
+            raise Conflict(several(given, [view.id for view in found], "owners"))
         names = [name for view in self._owners for name in (view.id, view.name) if name]
-        example = f"; an owner is, for example, {min(names)!r}" if names else ""
-        raise Absent(f"nobody of the name {_short(said)!r} has work here{did_you_mean(said, names) or example}")
+        raise Absent(absent("owner", given, names, "with work in this cluster"))
 
-    # -- in numbers
+    # -- summary
 
     @cached_property
     def summary(self) -> Summary:
@@ -413,20 +414,3 @@ class Snapshot:
 def _page(rows: Sequence[Any], query: Query, view: Callable[[Any], T]) -> Page[T]:
     chosen = rows[query.offset : query.offset + query.limit]
     return Page(tuple(map(view, chosen)), len(rows), query.offset)
-
-
-def begin_so(ids: Sequence[str], said: str) -> list[str]:
-    """Those of some sorted ids that begin so. ``1a2b3c4d5e6f/0/1``, as tables show it, is a member of the group whose
-    id begins with the first part; without a slash a group goes before its members."""
-    begin, slash, rest = said.partition("/")
-    if len(begin) < ID_BEGINS:
-        return []
-    found = [(id, *id.partition("/")) for id in ids[bisect_left(ids, begin) : bisect_left(ids, f"{begin}\U0010ffff")]]
-    if slash:
-        return [id for id, _, _, after in found if after.startswith(rest)]
-    whole = {id for id, _, _, _ in found}
-    return [id for id, group, _, _ in found if group == id or group not in whole]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,15 +1,14 @@
-"""The smallest change that would let waiting work in, as facts that can be tried.
+"""The smallest change that would place pending work, as facts that a fork can try.
 
-Rule: it is the engine's own suggestion (`explain`), made in the world of a fork: work that is to ask for less is
-submitted anew under its own id, and what is to become free on a node is room that the node gets.
+Rule: the engine's own suggestion (`explain`), applied to a fork: work that should request less is submitted again under
+its own id, and what should become free on a node is added to the capacity of the node.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from stead.asks import Ask, Group
-from stead.engine.changes import AddCapacity, AddLabel, Change, FreeUp, Uncordon, loosened
+from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Change, FreeUp, Uncordon, loosened
 from stead.engine.facts import (
     AskEnded,
     AskSubmitted,
@@ -21,19 +20,20 @@ from stead.engine.facts import (
     NodeResized,
 )
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.asks import Ask, Group
+from stead.language.labels import Labels
+from stead.language.resources import Resources
 from stead.operate.snapshot import Snapshot
-from stead.resources import Resources
 
 
 def suggested(id: str, snapshot: Snapshot) -> list[Fact]:
-    """What the smallest change for a waiting ask, or for the members of a group, comes to."""
+    """The facts of the smallest change for a pending ask, or for the members of a group."""
     engine = snapshot.engine
     item, found = engine.item(id), engine.explain(id)
     explained = {found.id: found, **{member.id: member for member in found.members}}
     changes = {ask: each.change for ask, each in explained.items() if each.change is not None}
     if not changes:
-        state = "has a place" if found.chosen is not None else "waits, but no small change would help it"
+        state = "has a place" if found.chosen is not None else "is pending, but no small change would help it"
         raise Invalid(f"there is nothing to suggest for {id!r}: it {state}")
     facts: list[Fact] = []
     for change in changes.values():

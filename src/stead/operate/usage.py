@@ -1,7 +1,7 @@
-"""Use over time: once a minute what is pending, in use and stranded; the last day of it.
+"""Usage over time: once a minute, how much is pending, used and stranded; for the last day.
 
-Rule: a moment without an answer is a gap, never a guess. The last day is all that is kept, in memory and in one small
-file that only its owner can read. Sampling has a thread of its own, and whoever asks for the past never waits for it.
+Rule: a moment without an answer is a gap, never a guess. Only the last day is kept, in memory and in one small file
+that only its owner can read. Samples are taken in a separate thread, and readers never wait for it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ INTERVAL_S = 60.0
 KEPT = 1440
 DAY_S = KEPT * INTERVAL_S
 SLOW_S = 20.0
-"""An answer that takes longer is not about its moment any more."""
+"""An answer that takes longer is too old for its moment."""
 
 END_S = 5.0
-"""A desk that hangs holds up the end for so long."""
+"""How long shutdown waits for a desk that hangs."""
 
 RESOURCES_MAX = 16
 FIRST = ("CPU", "GPU", "memory", "object_store_memory")
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A cluster in numbers at one moment: pieces of work, nodes, and of each resource all there is, what is in use, and
+    """A cluster in numbers at one moment: pieces of work, nodes, and for each resource the total, what is used, and
     what is stranded."""
 
     at: float
@@ -62,7 +62,7 @@ def sample_json(sample: Sample) -> dict[str, Any]:
 
 
 def sample_of(snapshot: Snapshot, at: float) -> Sample:
-    """The cluster as it is in a snapshot, as of this moment of the clock on the wall."""
+    """The cluster of a snapshot in numbers, at this moment of the wall clock."""
     summary = snapshot.summary
     names = sorted(summary.total, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
     total = {name: summary.total[name] for name in names[:RESOURCES_MAX]}
@@ -74,11 +74,11 @@ def sample_of(snapshot: Snapshot, at: float) -> Sample:
 
 
 def stranded(snapshot: Snapshot) -> Mapping[str, float]:
-    """Of each resource, what is free on nodes where no work that asks for it could use it now.
+    """For each resource, what is free on nodes where no work that requests it could use it now.
 
-    The work to go by is what runs or is pending: its most common kinds, tried as they are, one more piece of each. So
-    GPUs are stranded beside a full CPU, behind a taint that no GPU work tolerates, on a node that is drained, or two
-    by two where all work asks for four. What nobody asks for is not stranded.
+    The work in question is what runs or is pending: one more piece of each of its most common kinds is tried. So GPUs
+    are stranded next to a full CPU, behind a taint that no GPU work tolerates, on a drained node, or two by two when
+    all work requests four. A resource that no work requests is not stranded.
     """
     engine, rows = snapshot.engine, snapshot.rows
     counts, examples = Counter[int](), dict[int, str]()
@@ -102,7 +102,7 @@ def stranded(snapshot: Snapshot) -> Mapping[str, float]:
 
 
 class History:
-    """The samples of the last day, oldest first; kept in a file if there is a path."""
+    """The samples of the last day, oldest first; also in a file if there is a path."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._lock = threading.Lock()
@@ -113,13 +113,13 @@ class History:
             self._samples.extend(_read(path))
 
     def samples(self, after: float = 0.0) -> Sequence[Sample]:
-        """Those later than a moment."""
+        """The samples after a moment."""
         oldest = max(after, time.time() - DAY_S)
         with self._lock:
             return [sample for sample in self._samples if sample.at > oldest]
 
     def add(self, sample: Sample) -> None:
-        """Keep it. Samples that a clock which was set back has left in the future are forgotten."""
+        """Add a sample. If the clock was set back, samples that are now in the future are dropped."""
         with self._lock:
             while self._samples and self._samples[-1].at >= sample.at:
                 self._samples.pop()
@@ -135,12 +135,12 @@ class History:
             self._can_write = True
         except OSError as error:
             if self._can_write:
-                log.warning("%s cannot be written (%s); use over time is kept in memory only", path, error.strerror)
+                log.warning("%s cannot be written (%s); usage over time is kept in memory only", path, error.strerror)
             self._can_write = False
 
 
 class Sampler:
-    """Takes a sample every minute, in a thread of its own. `snapshot` may take long or fail: then there is a gap."""
+    """Takes a sample every minute, in a separate thread. `snapshot` may be slow or fail: then there is a gap."""
 
     def __init__(
         self, snapshot: Callable[[], Snapshot], history: History, clock: Callable[[], float] = time.time
@@ -164,11 +164,11 @@ class Sampler:
             self._stopping.wait(INTERVAL_S - self._clock() % INTERVAL_S)
 
     def take(self) -> bool:
-        """Take one sample now; False if that took too long, or did not work."""
+        """Take one sample now; False if that took too long or failed."""
         at, began = self._clock(), time.monotonic()
         try:
             found = sample_of(self._snapshot(), at)
-        except Exception:  # whatever is wrong with the cluster, its requests tell in words
+        except Exception:  # requests report what is wrong with the cluster
             log.debug("no sample", exc_info=True)
             return False
         if time.monotonic() - began > SLOW_S or self._stopping.is_set():
@@ -181,7 +181,7 @@ class Sampler:
 
 
 def _forget_old_files(folder: Path) -> None:
-    """Of clusters that nobody has served for a day."""
+    """Deletes the files of clusters that were not served for a day."""
     for path in folder.glob(FILES):
         with suppress(OSError):
             if path.lstat().st_mtime < time.time() - DAY_S:
@@ -189,7 +189,7 @@ def _forget_old_files(folder: Path) -> None:
 
 
 def _read(path: Path) -> list[Sample]:
-    """The samples of a file that are not too old; none if it is not ours, or damaged."""
+    """The samples of a file that are not too old; none if the file is not ours or is damaged."""
     try:
         with suppress(FileNotFoundError):
             now = time.time()
@@ -197,7 +197,7 @@ def _read(path: Path) -> list[Sample]:
             kept = [each for each in samples if now - DAY_S < each.at <= now]
             return sorted(kept, key=lambda each: each.at)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        log.warning("%s cannot be used (%s); use over time begins anew", path, type(error).__name__)
+        log.warning("%s cannot be used (%s); usage over time starts from now", path, type(error).__name__)
     return []
 
 
@@ -226,7 +226,7 @@ def _number(found: Any) -> float:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it at once, for its owner only."""
+    """Write the whole file at once, readable only by its owner."""
     fresh = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

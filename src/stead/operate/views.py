@@ -1,7 +1,7 @@
 """What people see of a cluster: nodes, work, groups, events; each a plain value with one JSON form.
 
-Rule: a view is complete and holds nothing that lives. Moments are seconds since 1970, amounts are as people write
-them. The JSON form is a promise to scripts (`docs/json.md`): fields are added, never renamed.
+Rule: a view is complete and never changes. Times are seconds since 1970, amounts are as people write them. The JSON
+form is a promise to scripts (`docs/json.md`): fields are added, never renamed.
 """
 
 from __future__ import annotations
@@ -10,35 +10,44 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-from stead.asks import Affinity, Ask, Group, Preference
 from stead.codec import plain
-from stead.engine import wording
-from stead.engine.changes import AddCapacity, Drop, Edit, FreeUp
-from stead.engine.decisions import Refusal
-from stead.engine.explain import Explanation, Verdict
-from stead.labelling import ANYWHERE
-from stead.resources import UNIT, Resources
-from stead.taints import Taint
+from stead.engine.decisions import Refusal, Verdict
+from stead.engine.explain import Explanation, wording
+from stead.engine.explain.events import Event
+from stead.engine.explain.smallest_change import AddCapacity, Drop, Edit, FreeUp
+from stead.engine.timing.taint_times import TaintEnd
+from stead.language.asks import Affinity, Ask, Group, Preference
+from stead.language.labels import ANYWHERE
+from stead.language.resources import UNIT, Resources
+from stead.language.taints import Taint
+from stead.text import short_id
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class TaintEnd:
-    """Whose a taint is, since when it stands, and when it goes by itself."""
-
-    node: str
-    key: str
-    effect: str
-    since: float
-    until: float | None = None
-    job: str = ""
-    owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as people see it: every label with its source, taints with owner and end, what is free."""
+    """A node: every label with its source, taints with owner and end, what is free.
+
+    Attributes:
+        id: Its id.
+        ip: Its IP address.
+        name: Its name, or the empty string.
+        labels: All of its labels.
+        sources: Where each label comes from: ``start``, ``run time`` or ``stead``.
+        taints: Its taints.
+        ends: The owner and the end of each taint.
+        draining: Whether it takes no new work.
+        total: What it has, by resource.
+        available: What is free now, by resource.
+        runs: How many pieces of work are known to run there.
+        title: A display name that no other node has.
+
+    Example:
+        ```python
+        [node.title for node in stead.nodes() if node.available.get("GPU", 0) >= 1]
+        ```
+    """
 
     id: str
     ip: str
@@ -50,37 +59,37 @@ class NodeView:
     draining: bool
     total: Mapping[str, float]
     available: Mapping[str, float]
-    runs: int = 0  # pieces of work that are known to be there
+    runs: int = 0  # pieces of work that are known to run there
+    title: str = field(default="", compare=False)  # a display name that no other node has (`Titles`)
 
-    @property
-    def title(self) -> str:
-        """What to call it: its name, or the beginning of its id."""
-        return self.name or self.id[:12]
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.name or short_id(self.id))
 
 
 @dataclass(slots=True)
 class WorkView:
-    """One piece of work, or `count` equal ones that nobody can tell apart. Nobody changes one; it is not frozen because
-    a list has thousands of them, and frozen ones take five times as long to make."""
+    """One piece of work, or `count` equal ones that cannot be distinguished. Do not change one; it is not frozen
+    because a list has thousands of them, and frozen ones take five times as long to create."""
 
     id: str
-    kind: str  # task, actor, pod, ask, member (of a group), or other: in use by something that is not listed
+    kind: str  # task, actor, pod, ask or member (of a group)
     name: str
     state: str  # running or waiting
     node: str  # the id of its node, "" while it waits
     resources: Mapping[str, float]
-    rules: tuple[str, ...]  # what it asks for beside resources, in words
+    rules: tuple[str, ...]  # what it requires beside resources, as text
     labels: Mapping[str, str]
     namespace: str
     owner: str  # a job, a program, a team
     group: str
-    since: float | None  # when it was submitted, or took its place
+    since: float | None  # when it was submitted, or placed
     count: int = 1
     owner_name: str = ""
 
     @property
     def owner_title(self) -> str:
-        """What to call its owner."""
+        """The display name of its owner."""
         return self.owner_name or self.owner
 
 
@@ -100,18 +109,18 @@ class GroupView:
 
     @property
     def owner_title(self) -> str:
-        """What to call its owner."""
+        """The display name of its owner."""
         return self.owner_name or self.owner
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerView:
-    """Whose work it is: a job, a program, a team. What it uses and what its waiting work asks for are sums."""
+    """An owner of work: a job, a program, a team. What it uses and what its waiting work requests are sums."""
 
     id: str
-    kind: str  # job, or owner where the cluster knows no more than its id
+    kind: str  # job, or owner if the cluster knows only its id
     name: str
-    state: str  # running or ended; "" where nobody can say
+    state: str  # running or ended; "" if unknown
     since: float | None
     running: int
     waiting: int
@@ -125,24 +134,8 @@ class OwnerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a node or to work. `kind` is stable: programs may rely on it."""
-
-    number: int
-    at: float
-    kind: str
-    subject: str
-    text: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        many = f" ({self.count})" if self.count > 1 else ""
-        return f"{self.kind:9} {self.subject}{many}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Part of a list: `total` is how many there are in all."""
+    """Part of a list; `total` is the length of the whole list."""
 
     items: tuple[T, ...]
     total: int
@@ -166,11 +159,11 @@ class Summary:
     total: Mapping[str, float] = field(default_factory=dict)
     available: Mapping[str, float] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
-    """Where the cluster's own dashboard shows a job, a node, an actor or the logs of a node: an address for each of
-    them, with ``{id}`` where the id goes."""
+    """Where the cluster's own dashboard shows a job, a node, an actor or the logs of a node: a URL for each of them,
+    with ``{id}`` in place of the id."""
 
 
-# -- words
+# -- text
 
 
 def amounts(resources: Resources) -> dict[str, float]:
@@ -179,7 +172,7 @@ def amounts(resources: Resources) -> dict[str, float]:
 
 
 def rules_of(ask: Ask) -> tuple[str, ...]:
-    """What an ask wants beside resources, in words, a sentence part each."""
+    """What an ask requires beside resources, as text, one part for each rule."""
     found = []
     for number, choice in enumerate(ask.choices):
         if choice.selector != ANYWHERE:
@@ -198,8 +191,8 @@ def rules_of(ask: Ask) -> tuple[str, ...]:
 
 def _preferred(preference: Preference) -> str:
     want = preference.want
-    said = wording.relation(want) if isinstance(want, Affinity) else str(want)
-    return f"rather {said} (weight {preference.weight})"
+    text = wording.relation(want) if isinstance(want, Affinity) else str(want)
+    return f"rather {text} (weight {preference.weight})"
 
 
 # -- JSON
@@ -271,26 +264,32 @@ def summary_json(summary: Summary) -> dict[str, Any]:
 
 
 REFUSALS_MAX = 100
-"""Of each choice, an answer lists so many reasons: there may be as many as nodes, where each has a taint of its own."""
+"""Maximum number of reasons for each choice: there may be as many as nodes, if each has its own taint."""
 
 
 def explanation_json(found: Explanation) -> dict[str, Any]:
-    """Stable codes first, words beside them."""
-    told: dict[str, Any] | None = getattr(found, "told", None)
-    if told is not None:  # a service has said it so
-        return told
+    """The JSON form: stable codes, and the texts beside them."""
+    document: dict[str, Any] | None = getattr(found, "document", None)
+    if document is not None:  # it came from a service
+        return document
 
     def refusal(each: Refusal) -> dict[str, Any]:
-        return {"code": each.reason.code, "nodes": each.nodes, "alone": each.alone, "text": wording.refusal(each)}
+        return {
+            "code": each.reason.code,
+            "nodes": each.nodes,
+            "alone": each.alone,
+            "text": wording.refusal(each, found.names),
+        }
 
     def verdict(each: Verdict) -> dict[str, Any]:
-        shown, others, nodes = wording.leading(each.refusals, REFUSALS_MAX)
+        shown = each.leading(REFUSALS_MAX)
         return {
             "nodes": each.nodes,
             "candidates": each.candidates,
-            "refusals": [*map(refusal, shown)],
-            "other_reasons": others,
-            "other_nodes": nodes,
+            "feasible": each.feasible,
+            "refusals": [*map(refusal, shown.refusals)],
+            "other_reasons": shown.other_reasons,
+            "other_nodes": shown.other_nodes,
         }
 
     return {
@@ -301,17 +300,21 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
         "choices": [*map(verdict, found.verdicts)],
         "change": None
         if found.change is None
-        else {"text": wording.change(found.change), "edits": [*map(edit_json, found.change.edits)]},
+        else {
+            "text": wording.change(found.change, names=found.names),
+            "edits": [edit_json(edit, found.names) for edit in found.change.edits],
+        },
         "chosen": None if found.chosen is None else asdict(found.chosen),
         "runners_up": [asdict(score) for score in found.runners_up],
         "members": [explanation_json(member) for member in found.members],
         "together": found.together,
+        "hints": list(found.hints),
     }
 
 
-def edit_json(edit: Edit) -> dict[str, Any]:
-    """One part of a smallest change: its kind (`is`), what it is about, and words."""
-    text = wording.edit(edit)
+def edit_json(edit: Edit, names: wording.Names = wording.NO_NAMES) -> dict[str, Any]:
+    """One part of a smallest change: its kind (`is`), its subject, and its text."""
+    text = wording.edit(edit, names)
     match edit:
         case Drop():
             return {"is": "Drop", "what": text.removeprefix("dropping "), "text": text}

@@ -1,7 +1,7 @@
-"""What would happen if: changes tried on a fork, and the difference to now.
+"""What-if: changes tried on a fork, and the difference to now.
 
-Rule: nothing is changed. Both sides are decided by the engine, now with what it knows and then with the changes, so
-that only what the changes cause shows. Work that is evicted loses its place and is decided again, as on a cluster.
+Rule: nothing is changed. The engine decides both sides, with and without the changes, so the difference shows only what
+the changes cause. Evicted work loses its place and is placed again, as on a cluster.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from stead.asks import Ask, Group
 from stead.engine import Engine
 from stead.engine.decisions import Decision, Evicted, Refused
 from stead.engine.facts import (
@@ -27,34 +26,35 @@ from stead.engine.facts import (
     NodeTainted,
 )
 from stead.errors import Invalid
-from stead.labelling import Labels
-from stead.node import Node
-from stead.operate.leaving import still_wanted
+from stead.language.asks import Ask, Group
+from stead.language.labels import Labels
+from stead.language.nodes import Node
+from stead.operate.cancellation import still_wanted
 from stead.operate.rows import Shapes
 from stead.operate.snapshot import Snapshot
 from stead.operate.suggested import suggested
-from stead.sections import Misplaced, Section, at
 from stead.specs import EVENT, GROUP, JOINED, VERBS, WORK, Reader, node_facts, some_text
+from stead.specs.sections import Misplaced, Section, at
 
 ROUNDS_MAX = 100
 QUESTION_MAX = 10_000
-"""How many changes, and how many new nodes and pieces of work, one question may have."""
+"""Maximum number of changes, and of new nodes and pieces of work, in one question."""
 
 FIELDS = ("changes", "work", "groups")
 KINDS = ("placed", "moved", "stranded", "blocked", "unplaced", "waiting", "refused")
-SUGGESTED = "suggested"  # the smallest change for a piece of work that waits
+SUGGESTED = "suggested"  # the smallest change for a pending piece of work
 TRIED = ("join", "leave", "drain", "undrain", "taint", "untaint", "label", "resize")
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a piece of work, or of `count` equal ones: where it is now, and where it would be then."""
+    """What happens to a piece of work, or to `count` equal ones: where it is now, and where it would be."""
 
     ids: tuple[str, ...]
     name: str
-    before: str  # a node's id; "" if it waits, or is not there yet
+    before: str  # a node's id; "" if it is pending or new
     after: str
-    why: str = ""  # the engine's words, for work that would wait
+    why: str = ""  # the engine's explanation, for work that would be pending
 
     @property
     def count(self) -> int:
@@ -63,7 +63,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """Work that goes on running, but would not be let back onto its node; `nodes` could take it if they were empty."""
+    """Work that keeps running but could not be placed on its node again; `nodes` could take it if they were empty."""
 
     ids: tuple[str, ...]
     name: str
@@ -73,23 +73,23 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Now and then, side by side."""
+    """The cluster now and with the changes, side by side."""
 
-    placed: tuple[Fate, ...]  # waits now (or is new), and would have a place
+    placed: tuple[Fate, ...]  # pending or new, and would be placed
     moved: tuple[Fate, ...]  # runs now, and would run elsewhere
-    stranded: tuple[Fate, ...]  # runs now, and would wait
-    blocked: tuple[Fate, ...]  # would get a place now, and would wait then
-    unplaced: tuple[Fate, ...]  # is new, and would wait
-    waiting: tuple[Fate, ...]  # waits now and then
-    refused: tuple[Fate, ...]  # would be failed: every node it insists on is gone
-    stays: tuple[Stays, ...]  # runs on, and could not come back
+    stranded: tuple[Fate, ...]  # runs now, and would be pending
+    blocked: tuple[Fate, ...]  # would be placed without the changes, and would be pending with them
+    unplaced: tuple[Fate, ...]  # new, and would be pending
+    waiting: tuple[Fate, ...]  # pending with and without the changes
+    refused: tuple[Fate, ...]  # would fail: every node that it requires is gone
+    stays: tuple[Stays, ...]  # keeps running, but could not be placed there again
     nodes_before: int
     nodes_after: int
-    added: tuple[str, ...] = ()  # ids of nodes that are not there now
+    added: tuple[str, ...] = ()  # ids of new nodes
 
     @property
     def harms(self) -> int:
-        """How many pieces of work would lose something."""
+        """The number of pieces of work that would lose something."""
         return sum(fate.count for fate in (*self.stranded, *self.blocked, *self.refused))
 
 
@@ -109,8 +109,8 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
             continue
         verbs = [verb for verb in VERBS if verb in section]
         if len(verbs) != 1 or verbs[0] not in TRIED:
-            said = " and ".join(verbs) or "none"
-            raise Misplaced(f"{section.path}: needs exactly one of {', '.join(TRIED)}, but has {said}")
+            given = " and ".join(verbs) or "none"
+            raise Misplaced(f"{section.path}: needs exactly one of {', '.join(TRIED)}, but has {given}")
         verb = verbs[0]
         if verb == "join":
             facts += _joined(section, reader, snapshot)
@@ -121,7 +121,7 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
                 node = snapshot.find(some_text(item))
             facts += node_facts(verb, node.id, section)
             if len(facts) > QUESTION_MAX:
-                raise Misplaced(f"{path}: a question may have at most {QUESTION_MAX:,} changes; ask for fewer")
+                raise Misplaced(f"{path}: a what-if may have at most {QUESTION_MAX:,} changes; give fewer")
     for section in file.sections("work", WORK):
         reader.work(section)
     for section in file.sections("groups", GROUP):
@@ -130,7 +130,7 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
 
 
 def _joined(section: Section, reader: Reader, snapshot: Snapshot) -> Iterable[Fact]:
-    """Nodes that are not there yet: described, or like one that is."""
+    """New nodes: described, or like an existing one."""
     for joined in section.sections("join", (*JOINED, "like")):
         fields = dict(joined.fields)
         fields.setdefault("id", "new")
@@ -143,8 +143,8 @@ def _joined(section: Section, reader: Reader, snapshot: Snapshot) -> Iterable[Fa
 
 
 def _like(snapshot: Snapshot, node: Node, section: Section, reader: Reader) -> Iterable[Fact]:
-    """Copies of a node as a new one of its kind would be: without labels that were set while it ran, without taints
-    that are somebody's or have an end, and with names of their own."""
+    """Copies of a node as a new one of its kind would start: without labels that were set at run time and without
+    taints that have an owner or an end, each with its own name."""
     view = snapshot.view(node)
     labels = Labels({key: value for key, value in node.labels.items() if view.sources[key] == "start"})
     lent = {(end.key, end.effect) for end in view.ends if end.owner or end.job or end.until is not None}
@@ -168,7 +168,7 @@ def what_if(snapshot: Snapshot, facts: Sequence[Fact]) -> Difference:
 
 
 def _settle(engine: Engine) -> list[Decision]:
-    """Decide until nothing more comes of it; what was decided on the way."""
+    """Decide until nothing changes any more; returns all decisions."""
     decided: list[Decision] = []
     for _ in range(ROUNDS_MAX):
         still_wanted()
@@ -185,7 +185,7 @@ def _difference(
     snapshot: Snapshot, before: Mapping[str, str], then: Engine, facts: Sequence[Fact], refused: set[str]
 ) -> Difference:
     rows, shapes = snapshot.rows, Shapes()
-    current, after, hidden = rows.placed, then.placed, rows.hidden
+    current, after = rows.placed, then.placed
     fates: dict[str, dict[tuple[Any, ...], list[str]]] = {}
 
     def note(kind: str, id: str, start: str, end: str) -> None:
@@ -194,7 +194,7 @@ def _difference(
 
     for id, node in current.items():
         end = after.get(id)
-        if end == node or id in hidden:
+        if end == node:
             continue
         kind = "refused" if id in refused else "stranded" if end is None else "moved"
         note(kind, id, node, end or "")
@@ -203,7 +203,7 @@ def _difference(
     group_of = {**snapshot.rows.group_of, **{member.id: group.id for group in groups for member in group.all_members}}
     new = set(_new(facts))
     for id in dict.fromkeys(_in_line(snapshot, facts, after, groups)):
-        if id in current or id in hidden:
+        if id in current:
             continue
         if id in refused:
             note("refused", id, "", "")
@@ -214,12 +214,12 @@ def _difference(
             note("blocked", id, before[id], "")
         else:
             note("unplaced" if id in new else "waiting", id, "", "")
-    told = {
+    by_kind = {
         kind: tuple(_fate(snapshot, then, ids, start, end, group_of) for (_, start, end), ids in found.items())
         for kind, found in fates.items()
     }
     return Difference(
-        **{kind: told.get(kind, ()) for kind in KINDS},
+        **{kind: by_kind.get(kind, ()) for kind in KINDS},
         stays=_staying(snapshot, then, after, facts),
         nodes_before=len(snapshot.by_id),
         nodes_after=len(then.nodes),
@@ -228,7 +228,7 @@ def _difference(
 
 
 def _new(facts: Iterable[Fact]) -> Iterable[str]:
-    """Work that is not there now; what a suggestion only loosens is ended first, and so is not new."""
+    """Work that does not exist now. A suggestion ends and resubmits existing work, which is not new."""
     ended = {fact.ask for fact in facts if isinstance(fact, AskEnded)}
     ended |= {fact.group for fact in facts if isinstance(fact, GroupEnded)}
     for fact in facts:
@@ -241,7 +241,7 @@ def _new(facts: Iterable[Fact]) -> Iterable[str]:
 def _in_line(
     snapshot: Snapshot, facts: Sequence[Fact], after: Mapping[str, str], groups: Sequence[Group]
 ) -> Iterable[str]:
-    """Asks that wait now or are new. A group's are those of the alternative it would get, else of its first."""
+    """Asks that are pending or new. For a group: those of the alternative that would be placed, else of its first."""
     yield from (id for id in snapshot.rows.in_line if id not in snapshot.rows.waiting_groups)
     yield from (fact.ask.id for fact in facts if isinstance(fact, AskSubmitted))
     for group in groups:
@@ -259,18 +259,18 @@ def _shape(shapes: Shapes, then: Engine, now: Engine, id: str) -> int | str:
 def _fate(
     snapshot: Snapshot, then: Engine, ids: Sequence[str], before: str, after: str, group_of: Mapping[str, str]
 ) -> Fate:
-    """Of a member of a group it is said why the group waits: alone it might fit."""
+    """A member of a group gets the explanation of the group: alone it might fit."""
     why = ""
     if not after:
         try:
             why = str(then.explain(group_of.get(ids[0], ids[0])))
         except Invalid:
-            why = "every node it may go to is gone"
+            why = "every node that it may use is gone"
     return Fate(tuple(ids), snapshot.of(ids[0]).name, before, after, why)
 
 
 def _staying(snapshot: Snapshot, then: Engine, after: Mapping[str, str], facts: Sequence[Fact]) -> tuple[Stays, ...]:
-    """Work on nodes that get a taint or are drained: it runs on, but could it come back?"""
+    """Work on nodes that get a taint or are drained: it keeps running, but could it be placed there again?"""
     touched = {fact.node for fact in facts if isinstance(fact, NodeTainted | NodeDrained)}
     touched -= {fact.node for fact in facts if isinstance(fact, NodeLeft)}
     shapes = Shapes()

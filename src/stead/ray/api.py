@@ -1,7 +1,7 @@
 """What people call on a Ray cluster: attach, ask, change.
 
-Rule: every function checks what it was given in the caller's own stack, then asks the controller, whose answer holds
-when the function returns. Nothing is decided here.
+Rule: every function checks what it was given in the caller's own stack, then asks the desk. A change holds when the
+function returns; what is asked is answered as commands and pages answer it. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -9,43 +9,65 @@ from __future__ import annotations
 import os
 import socket
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 import ray
+from ray._private.worker import RayContext
+from ray.actor import ActorHandle
 from ray.util.placement_group import PlacementGroup
 
 import stead
-from stead.arguments import labels_of, parse_effect, taints_of
-from stead.asks import Ask, PolicyName
 from stead.engine.explain import Explanation
+from stead.engine.explain.events import Event
 from stead.errors import Invalid, Unsupported
-from stead.labelling import Labels, Selector
+from stead.language.arguments import labels_of, parse_effect, taints_of
+from stead.language.asks import PolicyName
+from stead.language.labels import Labels, Selector
+from stead.language.selectors import parse_label_selector, parse_selector
+from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import NodeChange, Removal
 from stead.operate.draining import left_on
-from stead.operate.views import Event, NodeView
-from stead.ray import grants
-from stead.ray.answers import GROUP_ID, TASK_ID
-from stead.ray.attach import Remembered, connection
-from stead.ray.compile import route
-from stead.ray.hooks import with_setup
-from stead.ray.page import PROTOCOL
-from stead.ray.placement import placement_group as placement_group
-from stead.ray.placement import remove_placement_group as remove_placement_group
-from stead.ray.remote import remote as remote
+from stead.operate.views import NodeView
 from stead.ray.remote_desk import remote_desk
-from stead.ray.submission import check_ray, install
-from stead.ray.tables import ACTOR_ID
-from stead.selectors import parse_label_selector, parse_selector
-from stead.taints import Effect, Taint
+from stead.ray.submit.connection import connection
+from stead.ray.submit.core_worker import check_ray, install
+from stead.ray.submit.hooks import with_setup
+from stead.ray.submit.option_types import InitOptions
+from stead.ray.submit.placement_groups import (
+    placement_group as placement_group,
+)
+from stead.ray.submit.placement_groups import (
+    remove_placement_group as remove_placement_group,
+)
+from stead.ray.submit.remote import remote as remote
+from stead.ray.wire import resource_grants as grants
+from stead.ray.wire.node_page import PROTOCOL
+from stead.ray.wire.own_names import NAMESPACE
 
-PLAIN = route({})
+T = TypeVar("T")
 
 
 class Unplaced(Exception):
-    """Work was ended because it had not started by its deadline; the message says why it waited."""
+    """Work had not started by its deadline, so it was ended. `stead.get` raises this; the message says why it waited.
+
+    Attributes:
+        id: The id of the task or actor.
+        explanation: Why no node took it, in words.
+
+    Example:
+        ```python
+        try:
+            stead.get(train.options(deadline_s=60).remote())
+        except stead.Unplaced as error:
+            print(error.explanation)
+        ```
+    """
+
+    id: str
+    explanation: str
 
     def __init__(self, id: str, explanation: str) -> None:
         super().__init__(f"{id} was not placed by its deadline: {explanation}")
@@ -58,11 +80,32 @@ class Unplaced(Exception):
 # -- attaching
 
 
-def init(address: str | None = None, *, policy: str | PolicyName | None = None, **given: Any) -> Any:
-    """Attach to a Ray cluster, or start a local one; start the controller if none runs.
+def init(
+    address: str | None = None, *, policy: str | PolicyName | None = None, **given: Unpack[InitOptions]
+) -> RayContext | None:
+    """Attach this program to a Ray cluster, or start a local one, and let stead place what it submits.
 
-    Takes what ``ray.init`` takes. In a program that is attached already, it only binds it. `policy` is how nodes are
-    chosen in this cluster for work that does not say it. It is chosen once: a cluster that has another one refuses it.
+    It starts stead's controller if none runs. If the program is attached already, it only patches Ray's submission in
+    this process and in the workers that run the program's work.
+
+    Args:
+        address: The address of the cluster, or ``"auto"``, as for ``ray.init``; without one, Ray starts a cluster.
+        policy: How to choose nodes for work that does not name a policy. You choose it once per cluster.
+        **given: Everything else that ``ray.init`` takes.
+
+    Returns:
+        What ``ray.init`` returned, or None if the program was attached already.
+
+    Raises:
+        Invalid: The program is attached to another cluster, or the cluster has another policy.
+        Unsupported: It is a Ray Client (``ray://``), or this Ray or the cluster's controller has a version that does
+            not work with this stead.
+        ConnectionError: There is no cluster at `address`.
+
+    Example:
+        ```python
+        stead.init("auto", policy="pack")
+        ```
     """
     check_ray()
     chosen = None if policy is None else PolicyName.of(policy)
@@ -122,7 +165,7 @@ def attach(address: str | None = None) -> None:
     """Connect to a running cluster to look and to change, without binding what this process submits."""
     check_ray()
     try:
-        ray.init(_found(address or "auto"), log_to_driver=False, logging_level="error", namespace="stead")
+        ray.init(_found(address or "auto"), log_to_driver=False, logging_level="error", namespace=NAMESPACE)
     except (ConnectionError, RuntimeError, ValueError) as error:
         where = f"at {address}" if address else "here"
         raise Invalid(f"there is no Ray cluster {where} to attach to; start one by: stead start --head") from error
@@ -132,7 +175,7 @@ def attach(address: str | None = None) -> None:
 
 
 def taint(
-    node: str,
+    node: str | NodeView,
     taints: Mapping[str, str],
     effect: str | Effect = Effect.NO_SCHEDULE,
     *,
@@ -140,69 +183,167 @@ def taint(
     owner: str = "",
     until_job: str = "",
 ) -> Changed:
-    """Set taints on a node; a taint of the same key and effect is replaced. Returns the node's id.
+    """Set taints on a node. A taint with the same key and effect is replaced.
 
-    When this returns, nothing that is submitted from then on runs there without a toleration; if the node does not
-    answer, its id is in `unconfirmed` of what is returned, and that holds as soon as it does. `for_s` and `until_job`
-    end the taints by themselves; `owner` says whose they are.
+    From the moment this returns, work without a matching toleration that you submit does not run there. If the node
+    does not answer, its id is in `Changed.unconfirmed`, and the taints hold as soon as it answers.
+
+    Args:
+        node: The node's id or name, or a node from `stead.nodes`.
+        taints: Values by key, for example ``{"gpu_node": "true"}``.
+        effect: ``"no-schedule"``, ``"prefer-no-schedule"``, or ``"no-execute"``, which also evicts running work.
+        for_s: Seconds after which the taints are removed automatically.
+        owner: Who set the taints, for people to read.
+        until_job: The id of a Ray job; the taints are removed automatically when it ends.
+
+    Returns:
+        The node's id.
+
+    Raises:
+        Invalid: There is no such node, or more than one matches; or a key, value, effect or duration is not valid.
+
+    Example:
+        ```python
+        stead.taint("gpu-1", {"gpu_node": "true"}, owner="vision", for_s=7200)
+        ```
     """
     wanted = _taints(taints, effect)
     if for_s is not None and (isinstance(for_s, bool) or not isinstance(for_s, int | float) or not 0 < for_s < 1e10):
         raise Invalid(f"for_s {for_s!r} must be a positive number of seconds, for example 7200")
     owner, job = _text("owner", owner), _text("until_job", until_job)
-    return _change(NodeChange(_said(node), wanted, for_s=for_s, owner=owner, until_job=job))
+    return _change(NodeChange(_node_text(node), wanted, for_s=for_s, owner=owner, until_job=job))
 
 
-def untaint(node: str, keys: Iterable[str] | Mapping[str, str], effect: str | Effect | None = None) -> Changed:
-    """Remove taints: by key whatever the value, or, given a map, only where the value is equal."""
+def untaint(
+    node: str | NodeView, keys: str | Iterable[str] | Mapping[str, str], effect: str | Effect | None = None
+) -> Changed:
+    """Remove taints from a node.
+
+    Args:
+        node: The node's id or name, or a node from `stead.nodes`.
+        keys: The keys of the taints, or a map from key to value to remove only taints with that value.
+        effect: Remove only taints with this effect; None removes all of them.
+
+    Returns:
+        The node's id.
+
+    Raises:
+        Invalid: There is no such node, it has no such taint, or the effect is unknown.
+
+    Example:
+        ```python
+        stead.untaint("gpu-1", ["gpu_node"])
+        ```
+    """
     keys = _keys("untaint", keys)
     chosen = None if effect is None else parse_effect(effect)
     pairs = keys.items() if isinstance(keys, Mapping) else [(key, None) for key in keys]
     gone = tuple(Removal(_text("key", key), value, chosen) for key, value in pairs)
-    return _change(NodeChange(_said(node), untaints=gone))
+    return _change(NodeChange(_node_text(node), untaints=gone))
 
 
-def label(node: str, labels: Mapping[str, str] | None = None, remove: Iterable[str] = ()) -> Changed:
-    """Set and remove labels of a running node; they override those it was started with."""
+def label(node: str | NodeView, labels: Mapping[str, str] | None = None, remove: str | Iterable[str] = ()) -> Changed:
+    """Set and remove labels of a running node. They override the labels that it was started with.
+
+    Args:
+        node: The node's id or name, or a node from `stead.nodes`.
+        labels: Labels to set.
+        remove: Keys of labels to remove.
+
+    Returns:
+        The node's id.
+
+    Raises:
+        Invalid: There is no such node, a label is not valid, or there is nothing to set or remove.
+
+    Example:
+        ```python
+        stead.label("cpu-1", {"disk": "ssd"}, remove=["rack"])
+        ```
+    """
     wanted = labels_of(labels or {})
     gone = list(_keys("remove", remove))
     if not wanted and not gone:
         raise Invalid("label needs labels to set or keys to remove, for example label(node, {'disk': 'ssd'})")
-    return _change(NodeChange(_said(node), labels=Labels(wanted), unlabels=tuple(gone)))
+    return _change(NodeChange(_node_text(node), labels=Labels(wanted), unlabels=tuple(gone)))
 
 
 def drain(
-    node: str,
+    node: str | NodeView,
     evict: bool = False,
     *,
     wait: bool = False,
     timeout_s: float | None = None,
     rate: float | None = None,
 ) -> Changed:
-    """Let a node take no new work; with `evict`, what runs there moves to other nodes, pending until one has room.
+    """Stop a node from taking new work, and optionally evict the work that runs there.
 
-    An eviction costs no retry of a task and no restart of an actor. `rate` is how many pieces of work are evicted per
-    second at most. With `wait`, this returns when the node is empty, and raises `TimeoutError` after `timeout_s`.
+    Evicted work moves to other nodes and is pending until one has room. An eviction uses up no retry of a task and no
+    restart of an actor.
+
+    Args:
+        node: The node's id or name, or a node from `stead.nodes`.
+        evict: Whether to evict the work that runs there.
+        wait: Whether to return only when the node is empty.
+        timeout_s: Seconds to wait at most; only with `wait`.
+        rate: Evict at most this many pieces of work per second.
+
+    Returns:
+        The node's id.
+
+    Raises:
+        Invalid: There is no such node, or a number is not positive.
+        TimeoutError: Work is still on the node after `timeout_s`. The node stays drained.
+
+    Example:
+        ```python
+        stead.drain("gpu-1", evict=True, rate=10, wait=True, timeout_s=600)
+        ```
     """
     for name, value in (("timeout_s", timeout_s), ("rate", rate)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
             raise Invalid(f"{name} {value!r} must be a positive number, for example 10")
     if timeout_s is not None and not wait:
         raise Invalid("timeout_s is for wait=True, for example drain(node, evict=True, wait=True, timeout_s=600)")
-    changed = _change(NodeChange(_said(node), draining=True, evict=evict, rate=float(rate or 0.0)))
+    changed = _change(NodeChange(_node_text(node), draining=True, evict=evict, rate=float(rate or 0.0)))
     if wait and (left := left_on(remote_desk(), changed, timeout_s)):
         raise TimeoutError(f"{left} pieces of work are still on node {changed} after {timeout_s:g} s; it stays drained")
     return changed
 
 
-def uncordon(node: str) -> Changed:
-    """Let a drained node take work again."""
-    return _change(NodeChange(_said(node), draining=False))
+def uncordon(node: str | NodeView) -> Changed:
+    """Let a drained node take work again.
+
+    Args:
+        node: The node's id or name, or a node from `stead.nodes`.
+
+    Returns:
+        The node's id.
+
+    Raises:
+        Invalid: There is no such node, or more than one matches.
+
+    Example:
+        ```python
+        stead.uncordon("gpu-1")
+        ```
+    """
+    return _change(NodeChange(_node_text(node), draining=False))
 
 
 class Changed(str):
-    """The id of a node that was changed. `unconfirmed` are the ids of nodes that do not answer, so that the change does
-    not hold there yet: the controller asks them until they answer or are dead."""
+    """The id of a node that was changed, as the functions that change nodes return it.
+
+    Attributes:
+        unconfirmed: Ids of nodes that do not answer. The change does not hold there yet; the controller retries until
+            they answer or are dead.
+
+    Example:
+        ```python
+        if stead.taint("gpu-1", {"gpu_node": "true"}).unconfirmed:
+            print("gpu-1 does not answer")
+        ```
+    """
 
     unconfirmed: tuple[str, ...] = ()
 
@@ -219,7 +360,22 @@ def _change(change: NodeChange) -> Changed:
 
 
 def nodes(selector: str | Mapping[str, str] | Selector | None = None) -> list[NodeView]:
-    """The live nodes, or those that a selector matches: ``"zone in [a, b]"`` or ``{"zone": "in(a,b)"}``."""
+    """List the live nodes.
+
+    Args:
+        selector: Only nodes whose labels match: ``"zone in [a, b]"``, ``{"zone": "in(a,b)"}`` or a `Selector`.
+
+    Returns:
+        The nodes with their labels, taints and free resources.
+
+    Raises:
+        Invalid: The selector is not valid.
+
+    Example:
+        ```python
+        names = [node.name for node in stead.nodes("gpu_type in [A100]")]
+        ```
+    """
     if isinstance(selector, str):
         selector = parse_selector(selector)
     elif isinstance(selector, Mapping):
@@ -228,64 +384,114 @@ def nodes(selector: str | Mapping[str, str] | Selector | None = None) -> list[No
         raise Invalid(
             f"selector must be text such as 'zone in [a, b]' or a map such as {{'zone': 'a'}}, not {selector!r}"
         )
-    found: list[NodeView] = connection().ask("nodes", selector)
-    return found
+    return remote_desk().snapshot().views(selector)
 
 
 def labels() -> dict[str, dict[str, list[str]]]:
-    """Every label there is: key -> value -> ids of the nodes that have it."""
-    found: dict[str, dict[str, list[str]]] = connection().ask("labels")
-    return found
+    """List every label in the cluster.
+
+    Returns:
+        For each key, for each of its values, the ids of the nodes that have it.
+
+    Example:
+        ```python
+        zones = stead.labels()["zone"]
+        ```
+    """
+    found = remote_desk().labels()
+    return {key: {value: list(ids) for value, ids in values.items()} for key, values in found.items()}
 
 
 def events(after: int = 0, limit: int = 1000) -> list[Event]:
-    """What happened: work that waits and why, taints, labels, evictions, refusals; oldest first."""
+    """List what happened: pending work and why, taints, labels, evictions, refusals.
+
+    Args:
+        after: Only events with a greater `Event.number`.
+        limit: Maximum number of events; if there are more, you get the newest.
+
+    Returns:
+        The events, oldest first.
+
+    Raises:
+        Invalid: A number is negative or not whole.
+
+    Example:
+        ```python
+        waiting = [event for event in stead.events() if event.kind == stead.EventKind.WAITING]
+        ```
+    """
     for name, value in (("after", after), ("limit", limit)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise Invalid(f"{name} must be a whole number such as 100, not {value!r}")
-    found: list[Event] = connection().ask("events", after, limit)
-    return found
+    return list(remote_desk().events(after, limit))
 
 
-def why(what: Any) -> Explanation:
-    """Why work waits, what would let it start, or why it is where it is: for a ref, a handle, a group or an id."""
-    link = connection()
+def why(what: str | ray.ObjectRef | ray.ObjectRefGenerator | ActorHandle | type | PlacementGroup) -> Explanation:
+    """Explain why work is pending and what would let it start, or why it is where it is.
+
+    The answer is at most half a second old, and never older than the submission of the work.
+
+    Args:
+        what: A ref, an actor handle or a placement group; or an id or a name, as for ``stead why``. (The type admits a
+            class, because Ray's ``ActorProxy[T]`` does.)
+
+    Returns:
+        The explanation; ``print`` it to read it.
+
+    Raises:
+        Invalid: It is none of these, or there is no such work.
+
+    Example:
+        ```python
+        print(stead.why(train.remote()))
+        ```
+    """
+    link, id, has_ended = connection(), "", False
     if isinstance(what, ray.actor.ActorHandle):
-        what = what._actor_id.hex()
-    if isinstance(what, PlacementGroup):
-        return _explained(link.ask("why_group", what.id.hex()))
-    if isinstance(what, ray.ObjectRef | ray.ObjectRefGenerator):
+        id = what._actor_id.hex()
+    elif isinstance(what, PlacementGroup):
+        id = what.id.hex()
+    elif isinstance(what, ray.ObjectRef | ray.ObjectRefGenerator):
         ref = what if isinstance(what, ray.ObjectRef) else what._generator_ref
-        task_id = ref.task_id()
-        known = link.task(task_id.binary())
-        if known is None:
-            return _explained(link.ask("why_task", task_id.hex()))
-        if link.ask("refusal", task_id.hex()) is None and ray.wait([ref], timeout=0, fetch_local=False)[0]:
-            raise Invalid(f"task {task_id.hex()} has ended, so it waits for nothing")
-        if known.group:
-            return _explained(link.ask("why_in_group", known.group))
-        return _explained(link.ask("why", _ask(task_id.hex(), known)))
-    if isinstance(what, str) and set(what) <= set("0123456789abcdef"):
-        if len(what) == ACTOR_ID:
-            known = link.actor(what)
-            return _explained(link.ask("why_actor", what, _ask(what, known) if known else None))
-        if len(what) == TASK_ID:
-            known = link.task(bytes.fromhex(what))
-            if known and known.group:
-                return _explained(link.ask("why_in_group", known.group))
-            return _explained(link.ask("why", _ask(what, known)) if known else link.ask("why_task", what))
-        if len(what) == GROUP_ID:
-            return _explained(link.ask("why_group", what))
-    raise Invalid(f"why needs a ref, an actor handle or the id of a task or actor, not {what!r}")
+        id, has_ended = ref.task_id().hex(), bool(ray.wait([ref], timeout=0, fetch_local=False)[0])
+    elif isinstance(what, str) and what:
+        id = what
+    else:
+        raise Invalid(f"why needs a ref, an actor handle, a placement group, or an id or name of work, not {what!r}")
+    return remote_desk().why(id, link.recalled(id, has_ended))
 
 
-def get(refs: Any, timeout: float | None = None) -> Any:
-    """As ``ray.get``, but work that was ended at its deadline raises `Unplaced` with the explanation."""
+@overload
+def get(refs: Sequence[ray.ObjectRef[T]], timeout: float | None = None) -> list[T]: ...
+@overload
+def get(refs: ray.ObjectRef[T], timeout: float | None = None) -> T: ...  # type: ignore[type-var]  # here, Ray has no types
+def get(refs: ray.ObjectRef[T] | Sequence[ray.ObjectRef[T]], timeout: float | None = None) -> T | list[T]:
+    """Wait for results, as ``ray.get`` does, and learn why work was ended at its deadline.
+
+    Args:
+        refs: A ref, or a list of refs.
+        timeout: Seconds to wait at most.
+
+    Returns:
+        The result, or the list of results in the order of the refs.
+
+    Raises:
+        Unplaced: The work had not started by its ``deadline_s``; the message says why.
+        ray.exceptions.GetTimeoutError: A result is not there after `timeout`.
+        ray.exceptions.RayError: The work failed; everything that ``ray.get`` raises.
+
+    Example:
+        ```python
+        losses = stead.get([train.remote(epochs) for epochs in (1, 10)], timeout=60)
+        ```
+    """
     link = connection()
     try:
-        return ray.get(refs, timeout=timeout)
+        found: T | list[T] = ray.get(refs, timeout=timeout)
+        return found
     except (ray.exceptions.TaskCancelledError, ray.exceptions.RayActorError):
-        for ref in refs if isinstance(refs, list) else [refs]:
+        listed: Sequence[ray.ObjectRef[T]] = refs if isinstance(refs, list) else [refs]
+        for ref in listed:
             for id in (ref.task_id().hex(), ref.task_id().actor_id().hex()):
                 explanation = link.ask("refusal", id)
                 if explanation is not None:
@@ -296,16 +502,7 @@ def get(refs: Any, timeout: float | None = None) -> Any:
 # -- checks
 
 
-def _ask(id: str, known: Remembered) -> Ask:
-    return (known.route or PLAIN).ask(id, known.resources, connection().namespace)
-
-
-def _explained(found: Any) -> Explanation:
-    assert isinstance(found, Explanation)
-    return found
-
-
-def _said(node: Any) -> str:
+def _node_text(node: Any) -> str:
     if isinstance(node, NodeView):
         return node.id
     if not isinstance(node, str) or not node:

@@ -1,8 +1,8 @@
-"""The desk of a Ray cluster for every process but its controller: commands, the service, programs.
+"""The desk of a Ray cluster for all processes except its controller: commands, the service, programs.
 
-Rule: questions are answered in the process that asks. The controller sends its snapshot, once for each that it makes,
-so a long question takes the asker's time and not the controller's. Changes, and what only the controller can look up,
-go to the controller.
+Rule: a question is answered in the process that asks it, from the controller's snapshot, which is fetched once per
+version. So a long question does not block the controller. Changes, and lookups that only the controller can make, go to
+the controller.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ import pickle
 import threading
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ray
 
 from stead import solver
 from stead.controller import Tally
 from stead.engine.explain import Explanation
+from stead.engine.explain.events import Event
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange
-from stead.operate.desk import Answering, Carried, Changes, Desk, Unanswered
+from stead.operate.desk import Answering, Carried, Changes, Unanswered
 from stead.operate.history import Replayed
 from stead.operate.snapshot import Snapshot
-from stead.operate.views import Event
 from stead.operate.what_if import Difference, what_if
-from stead.ray.attach import NoController, connection
+from stead.ray.submit.connection import Connection, NoController, connection
+from stead.ray.submit.messages import Recalled
 
 
 class RemoteDesk(Answering):
@@ -44,23 +46,26 @@ class RemoteDesk(Answering):
 
     @property
     def tally(self) -> Tally:
-        """What the controller decided since it began, as counts; as old as the snapshot."""
+        """Counts of the controller's decisions since it started, as of the snapshot."""
         self.snapshot()
         return self._tally
 
-    def why(self, id: str) -> Explanation:
-        """The controller looks up in Ray's tables what the snapshot does not list, such as a task that waits."""
-        snapshot = self.snapshot()
-        id = snapshot.work_id(id)
-        if snapshot.rows.knows(id):
-            return snapshot.engine.explain(id)
-        found: Explanation = _ask("why", id)
+    def why(self, id: str, recalled: Recalled | None = None) -> Explanation:
+        """The controller looks up work that the snapshot does not list, such as a task submitted a moment ago.
+        `recalled` is what this process knows about the work; the controller adds it to what it knows."""
+        if recalled is None:
+            snapshot = self.snapshot()
+            id = snapshot.work_id(id)
+            if snapshot.rows.knows(id):
+                return snapshot.why(id)
+        found: Explanation = _ask("why", id, *([] if recalled is None else [recalled]))
         return found
 
     def blast(self, *changes: NodeChange) -> Difference:
         resolved: list[NodeChange] = _ask("resolved", changes)
         snapshot = self.snapshot()
-        return what_if(snapshot, [fact for each in resolved for fact in each.facts(snapshot.find(each.node))])
+        now = snapshot.engine.now
+        return what_if(snapshot, [fact for each in resolved for fact in each.facts(snapshot.find(each.node), now)])
 
     def change(self, changes: Changes, author: Author) -> Carried:
         carried: Carried = _ask("change", changes, author)
@@ -94,6 +99,10 @@ def _ask(what: str, *given: Any) -> Any:
         raise Unanswered(f"the controller of the cluster did not answer ({first}); try again") from None
 
 
-def remote_desk() -> Desk:
-    """The desk of the cluster that this process is attached to."""
-    return RemoteDesk()
+_desks: WeakKeyDictionary[Connection, RemoteDesk] = WeakKeyDictionary()
+
+
+def remote_desk() -> RemoteDesk:
+    """The desk of the cluster that this process is connected to. It is shared, so that each snapshot is fetched
+    once."""
+    return _desks.setdefault(connection(), RemoteDesk())

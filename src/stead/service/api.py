@@ -1,7 +1,7 @@
 """The REST API: the desk's questions and changes over HTTP.
 
-Rule: a route reads its words, calls one method of the desk and writes the answer; what is refused is one sentence in
-``{"error": ...}``. Routes are plain functions, so that they run in threads and a slow cluster holds up nobody else.
+Rule: a route parses its request, calls the desk and writes the answer; an error is one sentence in ``{"error": ...}``.
+Routes are plain functions, so that they run in threads and a slow cluster does not block other requests.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from stead.arguments import labels_of, parse_effect, taints_of
 from stead.codec import plain
 from stead.errors import Invalid, Unready, sentence
-from stead.labelling import Labels, check_key
+from stead.language.arguments import labels_of, parse_effect, taints_of
+from stead.language.labels import Labels, check_key
+from stead.language.selectors import parse_selector
+from stead.language.taints import Taint
+from stead.language.times import parse_duration
 from stead.operate.audit import Author, Unknown, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
 from stead.operate.desk import Changes, Desk, Unanswered, carried_json, listed
@@ -36,32 +39,32 @@ from stead.operate.views import (
     work_json,
 )
 from stead.operate.what_if import difference_json
-from stead.selectors import parse_selector
 from stead.service import schemas
-from stead.service.clients import WHILE_WANTED
+from stead.service.disconnects import WHILE_WANTED
 from stead.service.guard import share_of
 from stead.service.metrics import Metrics
 from stead.service.schemas import PAIRS_MAX, TEXT_MAX
 from stead.service.streams import Streams
 from stead.service.writing import NodeTexts, page_text, work_page, written
-from stead.specs import seconds, seconds_in
-from stead.taints import Taint
 
 EVENTS_MAX = 1000
 NUMBER_MAX = 2**62
 
-Offset = Annotated[int, Query(ge=0, le=10**9, description="How many to leave out.")]
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many to answer at most.")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="Number of items to skip.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="Maximum number of items.")]
 Filter = Annotated[
     list[Annotated[str, Query(max_length=TEXT_MAX)]] | None,
-    Query(max_length=20, description="Conditions that must all hold: state=waiting, name!=a, labels.zone=a."),
+    Query(max_length=20, description="Conditions that must all match: state=waiting, name!=a, labels.zone=a."),
 ]
-Selector = Annotated[str, Query(max_length=TEXT_MAX, description="Labels: zone in [a, b] and not spot.")]
+Selector = Annotated[str, Query(max_length=TEXT_MAX, description="Label selector: zone in [a, b] and not spot.")]
 NodeId = Annotated[str, Path(max_length=256, description="A node's id, the beginning of one, its address or name.")]
-WorkId = Annotated[str, Path(max_length=512, description="The id of work.")]
-OwnerId = Annotated[str, Path(max_length=512, description="The id or name of an owner.")]
-DryRun = Annotated[bool, Query(description="Only say what it would do.")]
-After = Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The number of the last one that is known.")]
+WorkId = Annotated[str, Path(max_length=512, description="The id of the work.")]
+OwnerId = Annotated[str, Path(max_length=512, description="The id or name of the owner.")]
+DryRun = Annotated[bool, Query(description="Change nothing; return what the change would do.")]
+After = Annotated[
+    int,
+    Query(ge=-NUMBER_MAX, le=NUMBER_MAX, description="The number of the last one that you have; -n for the last n."),
+]
 Text = Annotated[str, Query(max_length=256)]
 Pairs = Annotated[dict[str, str], Body(examples=[{"gpu_node": "true"}], max_length=PAIRS_MAX)]
 Spec = Annotated[dict[str, Any], Body(examples=[{"work": [{"id": "train", "resources": {"GPU": 1}}]}])]
@@ -70,22 +73,23 @@ Question = Annotated[
     Body(examples=[{"changes": [{"taint": "gpu-1", "taints": "team=blue:NoSchedule"}]}]),
 ]
 
-SAID = {
-    400: "It cannot be understood.",
-    401: "A token is needed.",
-    403: "Not with this token, or not from there.",
-    404: "There is no such thing.",
-    405: "Not with this method.",
-    408: "The body came too slowly.",
-    409: "It cannot be done as things are.",
-    413: "Too long.",
-    422: "It cannot be understood.",
-    429: "Too many requests; Retry-After says when to try again.",
-    500: "A mistake of this service.",
+STATUSES = {
+    400: "The request is invalid.",
+    401: "A token is required.",
+    403: "This token, or this origin, may not do this.",
+    404: "Not found.",
+    405: "This method is not allowed.",
+    408: "The body arrived too slowly.",
+    409: "The current state of the cluster does not allow this.",
+    413: "The body is too long.",
+    422: "The request is invalid.",
+    429: "Too many requests; retry after the seconds in Retry-After.",
+    431: "The address and the headers are too long.",
+    500: "An error in this service.",
     503: "The cluster does not answer.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": said, "model": schemas.Refused} for status, said in SAID.items()
+    status: {"description": text, "model": schemas.Refused} for status, text in STATUSES.items()
 }
 CARRIED = schemas.Carried | schemas.CarriedOnMany
 CHANGED = CARRIED | schemas.Tried
@@ -93,7 +97,7 @@ STREAM = {"description": "Events.", "content": {"text/event-stream": {"schema": 
 
 
 class Missing(Invalid):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class Answer(JSONResponse):
@@ -104,7 +108,7 @@ class Answer(JSONResponse):
 
 
 class Written(Answer):
-    """The same, of what was written already."""
+    """The same for a text that is JSON already."""
 
     def render(self, content: Any) -> bytes:
         return str(content).encode()
@@ -128,7 +132,7 @@ def create_api(desk: Desk, history: History) -> APIRouter:
 def _add_nodes(api: APIRouter, desk: Desk) -> None:
     texts = NodeTexts()
 
-    @api.get("/status", tags=["cluster"], summary="The cluster in numbers", response_model=schemas.Status)
+    @api.get("/status", tags=["cluster"], summary="Summary of the cluster", response_model=schemas.Status)
     def status() -> Answer:
         return Answer(summary_json(desk.summary()))
 
@@ -136,14 +140,14 @@ def _add_nodes(api: APIRouter, desk: Desk) -> None:
     def nodes(selector: Selector = "", filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
         return Written(texts.page(desk.nodes(_part(selector, filter, offset, limit))))
 
-    @api.get("/nodes/{node_id}", tags=["nodes"], summary="One node", response_model=schemas.Node)
+    @api.get("/nodes/{node_id}", tags=["nodes"], summary="Get a node", response_model=schemas.Node)
     def node(node_id: NodeId) -> Answer:
         return Answer(node_json(_found(desk.node, node_id)))
 
     @api.get(
         "/labels",
         tags=["nodes"],
-        summary="Every label: key, value, nodes",
+        summary="List every label: key, value, nodes",
         response_model=dict[str, dict[str, list[str]]],
     )
     def labels() -> Answer:
@@ -153,17 +157,17 @@ def _add_nodes(api: APIRouter, desk: Desk) -> None:
 
 
 def _add_node_changes(api: APIRouter, desk: Desk) -> None:
-    @api.patch("/nodes", tags=["changes"], summary="Make one change of several nodes", response_model=CHANGED)
+    @api.patch("/nodes", tags=["changes"], summary="Change several nodes as one change", response_model=CHANGED)
     def edit_many(request: Request, edit: schemas.NodesEdit) -> Answer:
         if [bool(edit.nodes), bool(edit.selector.strip()), bool(edit.changes)].count(True) != 1:
             good = "{'selector': 'zone = a', 'draining': true}"
-            raise Invalid(f"name nodes, give a selector, or give changes, one of the three, for example {good}")
+            raise Invalid(f"give exactly one of nodes, selector and changes, for example {good}")
         if edit.changes:
             if edit.model_fields_set - {"changes", "dry_run"}:
-                raise Invalid(f"beside changes there is {min(edit.model_fields_set - {'changes'})}; move it into them")
+                raise Invalid(f"{min(edit.model_fields_set - {'changes'})} cannot be beside changes; move it into them")
             each = [change_of(_id(desk, one.node), one) for one in edit.changes]
             return _change(desk, each, request, edit.dry_run)
-        ids = [_id(desk, said) for said in edit.nodes]
+        ids = [_id(desk, name) for name in edit.nodes]
         if edit.selector.strip():
             chosen = desk.nodes(_part(edit.selector, (), 0, PAGE_MAX))
             ids = [view.id for view in chosen.items]
@@ -197,7 +201,7 @@ def _add_node_changes(api: APIRouter, desk: Desk) -> None:
     @api.delete(
         "/nodes/taints/{node_id}",
         tags=["changes"],
-        summary="Remove taints of a node, where equal",
+        summary="Remove taints of a node whose values are equal",
         response_model=CHANGED,
     )
     def untaint(request: Request, node_id: NodeId, taints: Pairs, dry_run: DryRun = False) -> Answer:
@@ -213,7 +217,7 @@ def _add_label_changes(api: APIRouter, desk: Desk) -> None:
     @api.delete(
         "/nodes/labels/{node_id}",
         tags=["changes"],
-        summary="Remove labels of a node, by key or where equal",
+        summary="Remove labels of a node, by key or if the value is equal",
         response_model=CHANGED,
     )
     def unlabel(
@@ -231,7 +235,7 @@ def _add_label_changes(api: APIRouter, desk: Desk) -> None:
 
 
 def _add_drains(api: APIRouter, desk: Desk) -> None:
-    @api.post("/nodes/drain/{node_id}", tags=["changes"], summary="Let a node take no new work", response_model=CHANGED)
+    @api.post("/nodes/drain/{node_id}", tags=["changes"], summary="Stop scheduling on a node", response_model=CHANGED)
     def drain(
         request: Request, node_id: NodeId, evict: bool = False, rate: float = 0.0, dry_run: DryRun = False
     ) -> Answer:
@@ -240,7 +244,7 @@ def _add_drains(api: APIRouter, desk: Desk) -> None:
     @api.post(
         "/nodes/uncordon/{node_id}",
         tags=["changes"],
-        summary="Let a drained node take work again",
+        summary="Schedule work on a drained node again",
         response_model=CHANGED,
     )
     def uncordon(request: Request, node_id: NodeId, dry_run: DryRun = False) -> Answer:
@@ -248,22 +252,20 @@ def _add_drains(api: APIRouter, desk: Desk) -> None:
 
 
 def _add_work(api: APIRouter, desk: Desk) -> None:
-    @api.get(
-        "/asks", tags=["work"], summary="List the work: what waits first, then what runs", response_model=schemas.Asks
-    )
+    @api.get("/asks", tags=["work"], summary="List the work: waiting first, then running", response_model=schemas.Asks)
     def asks(selector: Selector = "", filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
         return Written(work_page(desk.work(_part(selector, filter, offset, limit))))
 
     @api.get(
         "/asks/{id:path}/why",
         tags=["work"],
-        summary="Why it waits, or is where it is",
+        summary="Explain why work is pending, or why it runs where it does",
         response_model=schemas.Explanation,
     )
     def why(id: WorkId) -> Answer:
         return Answer(explanation_json(_found(desk.why, id)))
 
-    @api.get("/asks/{id:path}", tags=["work"], summary="One piece of work", response_model=schemas.Work)
+    @api.get("/asks/{id:path}", tags=["work"], summary="Get one piece of work", response_model=schemas.Work)
     def ask(id: WorkId) -> Answer:
         return Answer(work_json(_found(desk.one, id)))
 
@@ -277,7 +279,7 @@ def _add_work(api: APIRouter, desk: Desk) -> None:
         page = desk.owners(_part("", filter, offset, limit))
         return Written(page_text(page, [written(owner_json(view)) for view in page.items]))
 
-    @api.get("/owners/{id:path}", tags=["work"], summary="One owner", response_model=schemas.Owner)
+    @api.get("/owners/{id:path}", tags=["work"], summary="Get an owner", response_model=schemas.Owner)
     def owner(id: OwnerId) -> Answer:
         return Answer(owner_json(_found(desk.owner, id)))
 
@@ -287,7 +289,7 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
         "/why",
         tags=["questions"],
         dependencies=[WHILE_WANTED],
-        summary="Why work would wait that was never submitted",
+        summary="Explain work that is not submitted",
         response_model=schemas.Explanations,
     )
     def why_spec(spec: Spec) -> Answer:
@@ -296,7 +298,7 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
     @api.post(
         "/what-if",
         tags=["questions"],
-        summary="What changes would do",
+        summary="Preview what changes would do",
         response_model=schemas.Difference,
         dependencies=[WHILE_WANTED],
     )
@@ -306,7 +308,7 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
     @api.get(
         "/lint",
         tags=["questions"],
-        summary="What waiting work asks for that nothing has",
+        summary="Find requests of pending work that nothing in the cluster matches",
         response_model=schemas.Findings,
     )
     def lint() -> Answer:
@@ -315,7 +317,7 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
     @api.post(
         "/lint",
         tags=["questions"],
-        summary="What a spec asks for that nothing has",
+        summary="Find requests in a spec that nothing in the cluster matches",
         response_model=schemas.Findings,
         dependencies=[WHILE_WANTED],
     )
@@ -329,7 +331,7 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
     @api.get(
         "/events",
         tags=["history"],
-        summary="What happened; as a stream with 'Accept: text/event-stream'",
+        summary="List the events; as a stream with 'Accept: text/event-stream'",
         response_model=schemas.Events,
         responses={200: STREAM},
     )
@@ -345,21 +347,21 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
             return Answer({"items": [event_json(event) for event in found]})
         share = share_of(request.state.key)
         if streams.are_full(share):
-            raise HTTPException(429, "too many streams are open; try again later", {"retry-after": "5"})
+            raise HTTPException(429, "too many streams are open; retry later", {"retry-after": "5"})
         known = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < 18
         first = int(last_event_id) if known else after
-        told = streams.after(first, share, request.state.stands, request.state.turn)
-        return StreamingResponse(told, media_type="text/event-stream")
+        stream = streams.after(first, share, request.state.stands, request.state.turn)
+        return StreamingResponse(stream, media_type="text/event-stream")
 
-    @api.get("/audit", tags=["history"], summary="Who changed what", response_model=schemas.Entries)
+    @api.get("/audit", tags=["history"], summary="List who changed what", response_model=schemas.Entries)
     def audit(after: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 1000) -> Answer:
         return Answer({"items": [entry_json(entry) for entry in desk.audit(after, limit)], "verified": desk.verify()})
 
-    @api.post("/audit/{number}/undo", tags=["history"], summary="Take a change back", response_model=CARRIED)
+    @api.post("/audit/{number}/undo", tags=["history"], summary="Undo a change", response_model=CARRIED)
     def undo(request: Request, number: Annotated[int, Path(ge=1, le=NUMBER_MAX)]) -> Answer:
         return _carried(desk.undo(number, author_of(request)))
 
-    @api.get("/replay", tags=["history"], summary="A past decision, decided again", response_model=schemas.Replayed)
+    @api.get("/replay", tags=["history"], summary="Replay a past decision", response_model=schemas.Replayed)
     def replay(
         ask: Annotated[str, Query(max_length=512)] = "",
         at: Annotated[float | None, Query(ge=0, le=1e12, allow_inf_nan=False)] = None,
@@ -379,10 +381,10 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
 
 
 def _add_use(api: APIRouter, history: History) -> None:
-    @api.get("/use", tags=["history"], summary="What was pending, in use and stranded", response_model=schemas.Use)
+    @api.get("/use", tags=["history"], summary="Pending, used and stranded over time", response_model=schemas.Use)
     def use(
         after: Annotated[
-            float, Query(ge=0, le=1e12, allow_inf_nan=False, description="Only what came later: seconds since 1970.")
+            float, Query(ge=0, le=1e12, allow_inf_nan=False, description="Only samples after this: seconds since 1970.")
         ] = 0.0,
     ) -> Answer:
         items = [sample_json(sample) for sample in history.samples(after)]
@@ -392,27 +394,27 @@ def _add_use(api: APIRouter, history: History) -> None:
 def _add_for_machines(api: APIRouter, desk: Desk) -> None:
     metrics = Metrics(desk)
 
-    @api.get("/metrics", tags=["machines"], summary="Prometheus' form", response_class=PlainTextResponse)
+    @api.get("/metrics", tags=["machines"], summary="Metrics for Prometheus", response_class=PlainTextResponse)
     def prometheus() -> PlainTextResponse:
         return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @api.get("/healthz", tags=["machines"], summary="Whether the service answers", response_model=schemas.Health)
+    @api.get("/healthz", tags=["machines"], summary="Check that the service answers", response_model=schemas.Health)
     async def healthz() -> Answer:
         return Answer({"status": "ok"})
 
 
-# -- how a request becomes a call
+# -- from a request to a call
 
 
 def author_of(request: Request, via: str = "rest") -> Author:
-    """Whoever showed a token, from where, in which request."""
+    """The owner of the token, where the request came from, and its id."""
     key = request.state.key
     client = request.client.host if request.client else ""
     return Author(key.name if key else "nobody", client, via, request.state.request)
 
 
 def change_of(node: str, edit: schemas.NodeEdit) -> NodeChange:
-    """A change as somebody wrote it, checked."""
+    """The change that a request describes, checked."""
     return NodeChange(
         node,
         tuple(Taint(*_pair(each.key, each.value), parse_effect(each.effect)) for each in edit.taints),
@@ -455,17 +457,12 @@ def _found(ask: Callable[[str], Any], id: str) -> Any:
         raise Missing(str(error)) from None
 
 
-def _id(desk: Desk, said: str) -> str:
-    return str(_found(desk.node, said).id)
+def _id(desk: Desk, name: str) -> str:
+    return str(_found(desk.node, name).id)
 
 
-def _duration(said: float | str | None) -> float | None:
-    if said is None or said == "":
-        return None
-    try:
-        return seconds_in(said) if isinstance(said, str) else seconds(said)
-    except Invalid as error:
-        raise Invalid(f"for {error}") from None
+def _duration(value: float | str | None) -> float | None:
+    return None if value is None or value == "" else parse_duration(value, "for")
 
 
 def _change(desk: Desk, changes: Changes, request: Request, dry_run: bool) -> Answer:
@@ -478,7 +475,7 @@ def _carried(carried: Any) -> Answer:
     return Answer(carried_json(carried))
 
 
-# -- refusals
+# -- errors
 
 
 REFUSALS: dict[type[Invalid], int] = {
@@ -493,14 +490,14 @@ REFUSALS: dict[type[Invalid], int] = {
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Every refusal as one sentence."""
+    """Every error is one sentence."""
     for kind, status in REFUSALS.items():
         _say(app, kind, status)
 
     @app.exception_handler(ConnectionError)
     @app.exception_handler(TimeoutError)
     def silent(_: Request, error: Exception) -> Answer:
-        return Answer({"error": "the cluster does not answer; try again later"}, 503)
+        return Answer({"error": "the cluster does not answer; retry later"}, 503)
 
     @app.exception_handler(RequestValidationError)
     def unreadable(_: Request, error: RequestValidationError) -> Answer:
@@ -510,19 +507,19 @@ def add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def plain_http(_: Request, error: HTTPException) -> Answer:
-        said = UNFOUND if error.status_code == 404 else str(error.detail)
-        return Answer({"error": said}, error.status_code, dict(error.headers or {}))
+        text = UNFOUND if error.status_code == 404 else str(error.detail)
+        return Answer({"error": text}, error.status_code, dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     def broken(request: Request, _: Exception) -> Answer:
-        said = f"this is a mistake of the service; its log says more under {request.state.request}"
-        return Answer({"error": said}, 500)
+        text = f"an error in this service; search its log for {request.state.request}"
+        return Answer({"error": text}, 500)
 
 
-UNFOUND = "there is nothing at this address; /docs lists all there is"
+UNFOUND = "there is nothing at this address; /docs lists all routes"
 
 
 def _say(app: FastAPI, kind: type[Exception], status: int) -> None:
     @app.exception_handler(kind)
-    def said(_: Request, error: Exception) -> Answer:
+    def answer(_: Request, error: Exception) -> Answer:
         return Answer({"error": sentence(error)}, status)

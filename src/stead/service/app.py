@@ -1,7 +1,7 @@
-"""The whole service: API and pages behind the guard.
+"""The whole service: the API and the pages behind the guard.
 
-Rule: nothing is served that did not pass the guard. Whoever serves may give the cluster another title; all the rest is
-the desk's.
+Rule: every request passes the guard first. Only the title of the cluster can be set here; everything else comes from
+the desk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
-from stead.errors import Invalid
+from stead.errors import check_name
 from stead.operate.desk import Desk
 from stead.operate.usage import History
 from stead.operate.views import Summary
@@ -27,7 +27,7 @@ from stead.service.reference import add_reference
 
 THREADS = 8
 SWITCH_S = 0.0005
-"""After so long a thread that computes lets another one go on; by itself Python takes ten times as long."""
+"""How long a thread may compute before Python switches to another; ten times shorter than the default."""
 
 TITLE_MAX = 64
 
@@ -40,13 +40,13 @@ def create_app(
     limits: Limits | None = None,
     history: History | None = None,
 ) -> App:
-    """`history` is what the service knows of use over time; somebody else adds to it."""
+    """`history` is the usage over time; a `Sampler` adds to it."""
     app = create_inner(desk, keys, history)
     return Guard(app, keys, hosts, open_reads, limits)
 
 
 class _Titled:
-    """A desk whose cluster has another title."""
+    """A desk that gives its cluster another title."""
 
     def __init__(self, desk: Desk, title: str) -> None:
         self._desk, self._title = desk, title
@@ -60,13 +60,12 @@ class _Titled:
 
 def titled(desk: Desk, title: str) -> Desk:
     """The same desk, with this title for its cluster."""
-    if not title.strip() or not title.isprintable() or len(title) > TITLE_MAX:
-        raise Invalid(f"the title {title[:100]!a} must have 1 to {TITLE_MAX} printable characters, like 'Training'")
+    check_name("the title", title, TITLE_MAX, "Training")
     return cast(Desk, _Titled(desk, title.strip()))
 
 
 def create_inner(desk: Desk, keys: Keys, history: History | None = None) -> FastAPI:
-    """The application without its guard; FastAPI's own pages load scripts from elsewhere, so they are off."""
+    """The application without its guard. FastAPI's own docs pages load scripts from other sites, so they are off."""
     app = FastAPI(
         title="stead",
         version="1",
@@ -77,7 +76,7 @@ def create_inner(desk: Desk, keys: Keys, history: History | None = None) -> Fast
         lifespan=_with_few_threads,
     )
     history = History() if history is None else history
-    app.router.routes.extend(create_api(desk, history).routes)  # an included router looks for a route twice
+    app.router.routes.extend(create_api(desk, history).routes)  # an included router would match each route twice
     add_reference(app)
     app.router.routes.extend(create_pages(desk, keys, history).routes)
     add_refusals(app)
@@ -86,8 +85,8 @@ def create_inner(desk: Desk, keys: Keys, history: History | None = None) -> Fast
 
 @asynccontextmanager
 async def _with_few_threads(_: FastAPI) -> AsyncIterator[None]:
-    """More threads than can run would only take turns, and the one that talks to everybody would wait for all. It gets
-    its turn soon: a request passes through it several times."""
+    """Limits the threads: more of them than cores would only compete with the event loop, through which every request
+    passes several times."""
     current_default_thread_limiter().total_tokens = THREADS
     sys.setswitchinterval(SWITCH_S)
     yield

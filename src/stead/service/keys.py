@@ -1,8 +1,8 @@
-"""Keys: who may ask and who may change, by token.
+"""Tokens: who may read and who may change.
 
 Rule: tokens are compared in constant time, by their digests; they are in no URL and in no log. The operator's token of
-a machine is in a file that only its user can read; of tokens for others only digests are kept. A browser never keeps
-a token: it holds a random session id that only the running service knows, and that ends with its token.
+a machine is in a file that only its user can read; of other tokens only digests are stored. A browser never stores a
+token: it holds a random session id that only the running service knows, and that ends with its token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import secrets
 import stat
 import threading
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from stead.errors import Invalid
+from stead.errors import Invalid, absent, check_name
 
 ROLES = ("viewer", "operator")
 PREFIX = "stead_"
@@ -37,22 +36,19 @@ RAY_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 
 COOKIE = "stead_session"
 LOOK_S = 0.05
-"""So long a known token is accepted without a look at the files: each look lets other threads go first."""
+"""For this long a known token is accepted without checking the files: each check lets other threads run first."""
 
 SESSION_S = 12 * 3600
 SESSIONS_OF_ONE_MAX = 100
 SESSIONS_MAX = 1000
 ATTRIBUTES = "Path=/; HttpOnly; SameSite=Strict"
 
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-"""Characters that Python counts as printable, but that nobody sees."""
+NAME_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Somebody who has shown a token."""
+    """The owner of a valid token."""
 
     name: str
     role: str
@@ -63,8 +59,8 @@ class Key:
 
 
 def home() -> Path:
-    """Where stead keeps what belongs to a user: the variable STEAD_HOME, else .stead in the home directory. A folder
-    that others could change is refused; one that does not exist yet is fine."""
+    """Where stead stores the files of a user: the variable STEAD_HOME, else .stead in the home directory. A folder that
+    others could change is refused; the folder need not exist yet."""
     found = Path(os.environ.get(FOLDER) or Path.home() / ".stead")
     with suppress(OSError):
         _refuse_folder(found, found.lstat())
@@ -83,14 +79,14 @@ class Keys:
         self._sessions = Sessions()
 
     def operator_token(self) -> str:
-        """The operator's token of this machine, created on the first call. Never Ray's: that one is for Ray only."""
+        """The operator's token of this machine, created on the first call. Never Ray's: that one is only for Ray."""
         with suppress(FileNotFoundError):
             return self._kept_token()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         token, fresh = PREFIX + secrets.token_urlsafe(32), f".token-{secrets.token_hex(8)}"
         with self._opened() as folder:
             _write_closed(folder, fresh, token + "\n")
-            try:  # all of it at once, and only where there is none
+            try:  # atomically, and only if there is none
                 os.link(fresh, OPERATOR_FILE, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:  # another process was first
                 return self._kept_token()
@@ -99,7 +95,7 @@ class Keys:
         return token
 
     def known_operator_token(self) -> str:
-        """The same, but none is created: "" where there is none."""
+        """The same, but never created: "" if there is none."""
         with suppress(OSError):
             return self._read(OPERATOR_FILE).strip()
         return ""
@@ -107,15 +103,14 @@ class Keys:
     def _kept_token(self) -> str:
         found = self._read(OPERATOR_FILE).strip()
         if not found:
-            raise Invalid(f"{self._folder / OPERATOR_FILE} is empty; remove it, and a new token is made")
+            raise Invalid(f"{self._folder / OPERATOR_FILE} is empty; remove it, and a new token is created")
         return found
 
     def give(self, role: str, name: str) -> str:
-        """A new token for somebody; it is shown once, and only its digest is kept."""
+        """A new token; it is shown once, and only its digest is stored."""
         if role not in ROLES:
             raise Invalid(f"role {role!r} is unknown; good values are {', '.join(ROLES)}")
-        if not _is_visible(name) or len(name) > 64:
-            raise Invalid(f"name {name!a} must be up to 64 letters, for example 'ci'")
+        check_name("the name", name, NAME_MAX, "ci")
         token = PREFIX + secrets.token_urlsafe(32)
         with self._alone() as folder:
             given = [each for each in self._given() if each["name"] != name]
@@ -128,8 +123,7 @@ class Keys:
             given = self._given()
             kept = [each for each in given if each["name"] != name]
             if len(kept) == len(given):
-                names = ", ".join(each["name"] for each in given) or "none"
-                raise Invalid(f"there is no token named {name!r}; there are {names}")
+                raise Invalid(absent("token named", name, (each["name"] for each in given), where=""))
             _replace_closed(folder, GIVEN_FILE, json.dumps(kept, indent=1))
         self._looked = -inf
 
@@ -137,31 +131,31 @@ class Keys:
         return [(each["name"], each["role"]) for each in self._given()]
 
     def of(self, token: str) -> Key | None:
-        """Whose token it is. Every known one is compared, so that the time taken tells nothing."""
+        """The owner of a token. It is compared with every known one, so that the duration reveals nothing."""
         return self._holder(_digest(token)) if token else None
 
     # -- browsers
 
     def cookie(self, token: str, secure: bool = False) -> str | None:
-        """``Set-Cookie`` for a browser that signs in with a token; None if the token is nobody's."""
+        """``Set-Cookie`` for a browser that signs in with a token; None if the token is unknown."""
         if self.of(token) is None:
             return None
         session = self._sessions.open(_digest(token))
         return f"{COOKIE}={session}; Max-Age={SESSION_S}; {ATTRIBUTES}{'; Secure' if secure else ''}"
 
     def of_cookie(self, session: str) -> Key | None:
-        """Whose token a browser signed in with, while the session lasts and the token is accepted."""
+        """The owner of a session's token, while the session lasts and the token is accepted."""
         digest = self._sessions.token_of(session)
         return self._holder(digest) if digest is not None else None
 
     def sign_out(self, session: str) -> None:
-        """End a session; its cookie is worth nothing from now on."""
+        """End a session; its cookie is useless from now on."""
         self._sessions.close(session)
 
-    # -- what is on disk
+    # -- files
 
     def _holder(self, digest: bytes) -> Key | None:
-        """A token that is new is accepted at once, and one that was taken back not for long."""
+        """A new token is accepted at once; a revoked one is refused after a short time."""
         found = None
         if time.monotonic() - self._looked < LOOK_S:
             found = _named(digest, self._known)
@@ -193,7 +187,7 @@ class Keys:
             raise
         except (ValueError, TypeError, KeyError):
             path = self._folder / GIVEN_FILE
-            raise Invalid(f"{path} is damaged; move it away, and make the tokens anew") from None
+            raise Invalid(f"{path} is damaged; move it away, and create the tokens again") from None
         return given
 
     def _read(self, name: str) -> str:
@@ -202,7 +196,7 @@ class Keys:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """The folder, checked and held, so that it cannot be swapped for another between the check and the use."""
+        """The folder, checked and kept open, so that it cannot be replaced between the check and the use."""
         _refuse_folder(self._folder, self._folder.lstat())
         number = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -213,7 +207,7 @@ class Keys:
 
     @contextmanager
     def _alone(self) -> Iterator[int]:
-        """The folder, while no other process changes the tokens."""
+        """The folder, locked against other processes that change the tokens."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opened() as folder:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -222,33 +216,33 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One browser that signed in. Both clocks count: one stops while the machine sleeps, people can set the other."""
+    """One signed-in browser. Both clocks count: one stops while the machine sleeps, users can set the other."""
 
     digest: bytes  # of the token
     began: float
     began_on_the_wall: float
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         return max(time.monotonic() - self.began, time.time() - self.began_on_the_wall) >= SESSION_S
 
 
 class Sessions:
-    """Who is signed in, by browser. Kept in memory only: after a restart of the service people sign in again.
+    """The signed-in browsers. Only in memory: after a restart of the service users sign in again.
 
-    When there are too many, the session that was not used for the longest time ends: of the same token if that token
-    has too many, else of the token that has the most.
+    If there are too many, the least recently used session ends: of the same token if that token has too many, else of
+    the token with the most sessions.
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, _Session] = OrderedDict()  # by the digest of its id, last used last
+        self._kept: OrderedDict[bytes, _Session] = OrderedDict()  # by the digest of its id, the last used at the end
         self._lock = threading.Lock()
 
     def open(self, digest: bytes) -> str:
-        """The id of a new session of a token."""
+        """The id of a new session."""
         id = secrets.token_urlsafe(32)
         with self._lock:
-            for each in [each for each, session in self._kept.items() if session.is_over]:
+            for each in [each for each, session in self._kept.items() if session.is_expired]:
                 del self._kept[each]
             counts = Counter(session.digest for session in self._kept.values())
             if counts[digest] >= SESSIONS_OF_ONE_MAX:
@@ -259,10 +253,10 @@ class Sessions:
         return id
 
     def token_of(self, id: str) -> bytes | None:
-        """The digest of the token behind a session; None if there is no such session, or it is too old."""
+        """The digest of a session's token; None if there is no such session, or it has expired."""
         with self._lock:
             found = self._kept.get(_digest(id))
-            if found is None or found.is_over:
+            if found is None or found.is_expired:
                 return None
             self._kept.move_to_end(_digest(id))
             return found.digest
@@ -287,7 +281,7 @@ def forgotten_cookie() -> str:
 
 
 def ray_token() -> str:
-    """The token of Ray's own authentication, by its variables."""
+    """The token of Ray's own authentication, from its environment variables."""
     if token := os.environ.get(RAY_TOKEN, "").strip():
         return token
     if path := os.environ.get(RAY_TOKEN_PATH):
@@ -297,7 +291,7 @@ def ray_token() -> str:
 
 
 def _named(digest: bytes, tokens: list[tuple[bytes, Key]]) -> Key | None:
-    """Whose token has this digest."""
+    """The owner of the token with this digest."""
     found = None
     for known, key in tokens:
         if hmac.compare_digest(known, digest):
@@ -309,24 +303,19 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
-def _is_visible(name: str) -> bool:
-    """Whether a name can be shown as it is. Control, bidi and invisible characters could make it look like another."""
-    return bool(name) and name.isprintable() and name == name.strip() and not _INVISIBLE.search(name)
-
-
 # -- files and folders that only their owner can change
 
 
 def _refuse_folder(path: Path, found: os.stat_result) -> None:
-    """Whoever can change the folder can put a token there."""
+    """Refuse a folder that others can change: they could put a token there."""
     if stat.S_ISLNK(found.st_mode):
-        raise Invalid(f"{path} is a symbolic link; name the folder itself, for example {FOLDER}={path.resolve()}")
+        raise Invalid(f"{path} is a symbolic link; use the folder itself, for example {FOLDER}={path.resolve()}")
     if not stat.S_ISDIR(found.st_mode):
-        raise Invalid(f"{path} is not a folder; name one by {FOLDER}, for example {FOLDER}=~/.stead")
+        raise Invalid(f"{path} is not a folder; set {FOLDER}, for example {FOLDER}=~/.stead")
     if not _is_ours(found):
         raise Invalid(f"{path} belongs to another user; make it yours: chown $(id -u) {path}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Invalid(f"{path} can be changed by others; close it first: chmod 700 {path}")
+        raise Invalid(f"{path} can be changed by others; restrict it first: chmod 700 {path}")
 
 
 def _is_ours(found: os.stat_result) -> bool:
@@ -334,8 +323,8 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def _read_closed(folder: int, name: str, path: Path) -> str:
-    """The text of a file of tokens. A token that others can read is no token."""
-    try:  # without waiting, in case it is a pipe
+    """The text of a file of tokens. A file that others can read is refused."""
+    try:  # non-blocking, in case it is a pipe
         number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
@@ -349,7 +338,7 @@ def _read_closed(folder: int, name: str, path: Path) -> str:
         if not _is_ours(found):
             raise Invalid(f"{path} belongs to another user; make it yours: chown $(id -u) {path}")
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise Invalid(f"{path} can be read by others; close it first: chmod 600 {path}")
+            raise Invalid(f"{path} can be read by others; restrict it first: chmod 600 {path}")
         with os.fdopen(number, encoding="utf-8", closefd=False) as file:
             return file.read()
     except UnicodeDecodeError:
@@ -359,7 +348,7 @@ def _read_closed(folder: int, name: str, path: Path) -> str:
 
 
 def _write_closed(folder: int, name: str, text: str) -> None:
-    """A new file that only its owner can read, from its first moment on."""
+    """A new file that only its owner can read, from its creation on."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "w", encoding="utf-8") as file:
         file.write(text)
@@ -369,14 +358,14 @@ def _write_closed(folder: int, name: str, text: str) -> None:
 
 def _replace_closed(folder: int, name: str, text: str) -> None:
     fresh = f"{name}.new"
-    with suppress(FileNotFoundError):  # of a process that was killed
+    with suppress(FileNotFoundError):  # left by a process that was killed
         os.unlink(fresh, dir_fd=folder)
     _write_closed(folder, fresh, text)
     os.replace(fresh, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
-    """Changes when the content, the owner or the mode does; of a folder, only its identity, owner and mode."""
+    """Changes with the content, the owner or the mode; for a folder, only with its identity, owner and mode."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:

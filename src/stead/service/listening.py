@@ -1,8 +1,8 @@
-"""How the service listens: the web server's settings, how long it waits, and which connection it closes first.
+"""How the service listens: the web server's settings, its timeouts, and which connections it closes first.
 
-Rule: a connection that does nothing takes the place of nobody. A client has to send its headers in time, and to read
-its answers; all that a request has beside its body is bounded. When there are too many connections, the service closes
-the ones that nobody needs, and takes the new one. How long a body may be, and take, is the guard's.
+Rule: an idle connection never blocks another one. A client must send its headers and read its answers in time; the size
+of everything but the body is limited here. If there are too many connections, the service closes those that are needed
+least and accepts the new one. The guard limits the size and duration of a body.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX, TWO_LENGTHS
 HEADERS_S = 10.0
 READER_S = 30.0
 CONNECTIONS_MAX = 1000
-PIPELINED_MAX = 16  # requests that wait for the answer to the one before; no client in use sends any
+PIPELINED_MAX = 16  # requests that wait for the previous answer; common clients send none
 
 
-def refusal(status: str, said: str, *headers: str) -> bytes:
-    """A whole answer, for what never reaches the application."""
-    body = json.dumps({"error": said})
+def refusal(status: str, text: str, *headers: str) -> bytes:
+    """A complete answer, for a request that never reaches the application."""
+    body = json.dumps({"error": text})
     length = f"content-length: {len(body)}"
     lines = [f"HTTP/1.1 {status}", "content-type: application/json", length, "connection: close", *headers]
     return "\r\n".join([*lines, "", body]).encode()
 
 
-FULL = refusal("503 Service Unavailable", "too many connections are open; try again in a few seconds", "retry-after: 5")
-"""The answer where every connection is one of a token that has a request under way."""
+FULL = refusal("503 Service Unavailable", "too many connections are open; retry in a few seconds", "retry-after: 5")
+"""The answer if every connection has a request with a token in progress."""
 
 TOO_LONG = refusal(
     "431 Request Header Fields Too Large",
@@ -46,16 +46,16 @@ TOO_LONG = refusal(
 
 
 class Use(IntEnum):
-    """What a connection is used for. When there are too many, those of the lowest use are closed first."""
+    """What a connection is used for. If there are too many, those with the lowest use are closed first."""
 
     IDLE = 0
-    VISITOR = 1  # a request without a token is under way
+    VISITOR = 1  # a request without a token is in progress
     KNOWN_IDLE = 2  # the last request had a token
-    KNOWN = 3  # a request with a token is under way
+    KNOWN = 3  # a request with a token is in progress
 
 
 class Places:
-    """All connections of one server, by their use; in each use, the one that is in it for the longest time is first."""
+    """All connections of one server, by their use; for each use, the oldest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -63,7 +63,7 @@ class Places:
         self._by_use: dict[Use, dict[Patient, None]] = {use: {} for use in Use}
 
     def add(self, newcomer: Patient) -> bool:
-        """Take a new connection, and close others if there are too many; False if all others are needed more."""
+        """Accept a connection, and close others if there are too many; False if all others are needed more."""
         self._move(newcomer, Use.IDLE)
         while len(self._uses) > self._most:
             least = self._least_needed(newcomer)
@@ -74,7 +74,7 @@ class Places:
         return True
 
     def note(self, connection: Patient) -> None:
-        """Its use may have changed."""
+        """Update the use of a connection."""
         if connection in self._uses:
             self._move(connection, connection.use())
 
@@ -90,7 +90,7 @@ class Places:
             self._by_use[use][connection] = None
 
     def _least_needed(self, newcomer: Patient) -> Patient | None:
-        """The first that can be closed. Uses are looked up again: the guard may have found the token of a request, and
+        """The first connection to close. Uses are checked again: the guard may have found the token of a request, and
         the rest of an answer may have been sent."""
         for use in Use:
             needed_more: list[Patient] = []
@@ -112,7 +112,7 @@ _PLACES: WeakKeyDictionary[ServerState, Places] = WeakKeyDictionary()
 
 
 def places_of(server: ServerState) -> Places:
-    """One for each server. Half of the files that this process may open are for other things than connections."""
+    """One for each server. Half of the files that this process may open are reserved for other uses."""
     if server not in _PLACES:
         files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         is_bounded = files_max != resource.RLIM_INFINITY
@@ -121,11 +121,11 @@ def places_of(server: ServerState) -> Places:
 
 
 class Patient(HttpToolsProtocol):
-    """HTTP/1.1 that waits for the headers of a request and for the reader of an answer, but not for ever."""
+    """HTTP/1.1 with timeouts for the headers of a request and for a client that does not read its answer."""
 
     _waits: asyncio.TimerHandle | None = None
     _waits_for_reader: asyncio.TimerHandle | None = None
-    _beside_bodies = 0  # bytes of the request that arrives now which are not its body's
+    _beside_bodies = 0  # bytes of the current request that do not belong to its body
     _has_head = False
 
     def __init__(
@@ -139,7 +139,7 @@ class Patient(HttpToolsProtocol):
         self._places = places_of(server_state)
 
     def use(self) -> Use:
-        """What this connection is used for now. The guard notes in the scope whose token a request has."""
+        """What this connection is used for now. The guard stores the owner of a request's token in the scope."""
         is_known = self.cycle is not None and self.cycle.scope["state"].get("key") is not None
         if self._is_asking() or self.transport.get_write_buffer_size():
             return Use.KNOWN if is_known else Use.VISITOR
@@ -162,17 +162,17 @@ class Patient(HttpToolsProtocol):
         self._beside_bodies += len(data)
         try:
             self.parser.feed_data(data)
-        except HttpParserUpgrade:  # answered as if it had not asked for another protocol
+        except HttpParserUpgrade:  # answered as if no other protocol was requested
             self.cycle.keep_alive = False
         except HttpParserError as error:
             self._close_with(refusal("400 Bad Request", _sentence(error)))
             return
-        self._beside_bodies = max(0, self._beside_bodies)  # a body that arrived with its head
+        self._beside_bodies = max(0, self._beside_bodies)  # a body that arrived with its headers
         if self._beside_bodies > HEADERS_BYTES_MAX:
             self._close_with(TOO_LONG)
             return
         if self._is_asking():
-            self._stop_waiting()  # a request has begun
+            self._stop_waiting()  # a request has started
         elif self._waits is None:
             self._wait()
         self._places.note(self)
@@ -188,7 +188,7 @@ class Patient(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._stop_waiting()  # from here on, how long a connection may idle is the server's keep-alive
+        self._stop_waiting()  # from now on the server's keep-alive limits how long the connection may be idle
         self._places.note(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -197,23 +197,23 @@ class Patient(HttpToolsProtocol):
         self._places.remove(self)
         super().connection_lost(exc)
 
-    # -- what the parser finds
+    # -- callbacks of the parser
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._has_head = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._has_head:  # what comes after a body, in chunks, was not there when the guard looked
+        if not self._has_head:  # trailers after a chunked body were not there when the guard checked
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
-            raise ValueError(f"at most {PIPELINED_MAX} requests may wait for the one before")
+            raise ValueError(f"at most {PIPELINED_MAX} requests may wait for the previous one")
         if self.parser.get_http_version() == "1.1" and not any(name == b"host" for name, _ in self.headers):
             raise ValueError("the header Host is missing; send, for example, Host: 127.0.0.1")
         self._has_head = True
-        self._beside_bodies = 0  # from here on the guard knows the size of the head
+        self._beside_bodies = 0  # from now on the guard knows the size of the headers
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -224,7 +224,7 @@ class Patient(HttpToolsProtocol):
         self._beside_bodies = 0
         super().on_message_complete()
 
-    # -- waiting, and giving up
+    # -- timeouts
 
     def _wait(self) -> None:
         self._waits = self.loop.call_later(HEADERS_S, self._give_up)
@@ -249,7 +249,7 @@ class Patient(HttpToolsProtocol):
 
 
 def _sentence(error: BaseException) -> str:
-    """What the parser says, or what was wrong in what it found."""
+    """The parser's error, or the reason of our own check."""
     while error.__context__ is not None:
         error = error.__context__
     reason = str(error)
@@ -259,8 +259,8 @@ def _sentence(error: BaseException) -> str:
 
 
 def settle() -> None:
-    """What is in memory now stays: to look through it for garbage again and again would hold up requests. Of what
-    comes, hardly anything is garbage that only such a look finds."""
+    """Excludes all current objects from garbage collection, which would delay requests again and again. Hardly any new
+    object is garbage that only the collector finds."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 20)
@@ -268,10 +268,10 @@ def settle() -> None:
 
 SETTINGS: dict[str, Any] = {
     "http": Patient,
-    "backlog": 256,  # the event loop takes all of it at once, before a connection can be closed
+    "backlog": 256,  # the event loop accepts all of it at once, before a connection can be closed
     "timeout_keep_alive": 10,
     "ws": "none",
-    "proxy_headers": False,  # who asks is who is connected; a header could say anything
+    "proxy_headers": False,  # the client is the peer of the connection; a header could claim anything
     "server_header": False,
     "log_config": None,
 }

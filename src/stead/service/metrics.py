@@ -1,8 +1,8 @@
-"""The cluster in Prometheus' text form: gauges of what is now, counters and a histogram of what was decided.
+"""Prometheus metrics of the cluster: gauges of the current state, counters and a histogram of decisions.
 
-Rule: few series whose labels cannot grow without end: by resource and by reason, never by the id of work or node. The
-counts are the controller's own (`Tally`); a desk that has none leaves them out. What is costly to find out is found
-once for each snapshot, and never by two requests at the same time.
+Rule: few series, and their labels are bounded: by resource and by reason, never by the id of work or node. The counts
+come from the controller (`Tally`); a desk without one omits them. Expensive numbers are computed once for each
+snapshot, and never by two requests at the same time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import get_args
 
 from stead.controller import DECISION_BOUNDS_S, NO_REASON, Tally
 from stead.engine.reasons import Reason
-from stead.errors import Unready, printable
+from stead.errors import Unready
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.pending import Pending
 from stead.operate.snapshot import Snapshot
 from stead.operate.usage import stranded
 from stead.operate.views import Summary
+from stead.text import printable
 
 PENDING_BOUNDS_S = (60, 300, 600, 1800, 3600, 21_600, 86_400)
 CODES = (*(kind.code for kind in get_args(Reason)), "deadline-passed", "node-unknown", NO_REASON)
@@ -30,12 +31,12 @@ SILENT = (Unanswered, Unready, ConnectionError, TimeoutError)
 
 COSTLY_S = 0.05
 PAUSE = 10
-"""After a look that took longer than `COSTLY_S` of this process' time, so many times as long passes before the next."""
+"""After a computation that took longer than `COSTLY_S`, the next one waits this many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What takes a look at all work: pending by age and by reason, and what is stranded."""
+    """What must look at all work: pending work by age and by reason, and stranded resources."""
 
     longer_than: Mapping[int, int]
     by_reason: Mapping[str, int]
@@ -50,7 +51,7 @@ def standing_of(snapshot: Snapshot) -> Standing:
 
 
 class Metrics:
-    """The metrics of a desk. While the cluster does not answer, they say just that."""
+    """The metrics of a desk. If the cluster does not answer, they only say that."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk, self._looking = desk, threading.Lock()
@@ -72,7 +73,7 @@ class Metrics:
         return "\n".join([*lines, ""])
 
     def _standing(self, snapshot: Snapshot) -> Standing:
-        """Of this snapshot, or of one before where a look would cost too much now."""
+        """Of this snapshot, or of an earlier one if computing it would cost too much now."""
         found = self._found
         if not self._looking.acquire(blocking=found is None) and found is not None:
             return found
@@ -89,8 +90,8 @@ class Metrics:
 
 
 def _answers(is_so: bool) -> Iterator[str]:
-    said = "Whether the controller of the cluster answers: 1 or 0."
-    yield from _family("stead_cluster_answers", "gauge", said, {"": is_so})
+    text = "Whether the controller of the cluster answers: 1 or 0."
+    yield from _family("stead_cluster_answers", "gauge", text, {"": is_so})
 
 
 def _gauges(summary: Summary) -> Iterator[str]:
@@ -101,42 +102,42 @@ def _gauges(summary: Summary) -> Iterator[str]:
     yield from _family("stead_work", "gauge", "Pieces of work.", _by("state", states))
     groups = {"placed": summary.groups - summary.groups_waiting, "waiting": summary.groups_waiting}
     yield from _family("stead_groups", "gauge", "Groups of work.", _by("state", groups))
-    yield from _family("stead_resource_total", "gauge", "What all nodes have.", _by("resource", summary.total))
-    yield from _family("stead_resource_available", "gauge", "What is free of it.", _by("resource", summary.available))
+    yield from _family("stead_resource_total", "gauge", "Total of all nodes.", _by("resource", summary.total))
+    yield from _family("stead_resource_available", "gauge", "Free on all nodes.", _by("resource", summary.available))
 
 
 def _of_pending(found: Standing) -> Iterator[str]:
-    said = "What is free on nodes where no work that asks for it could use it now."
-    yield from _family("stead_resource_stranded", "gauge", said, _by("resource", found.stranded))
-    said = "How long the oldest waiting work has waited."
-    yield from _family("stead_waiting_oldest_seconds", "gauge", said, {"": found.oldest_s})
-    said = "Pieces of work that have been pending for longer than so many seconds."
-    yield from _family("stead_pending_longer_than", "gauge", said, _by("seconds", found.longer_than))
-    said = "Pieces of pending work by the reasons for which nodes refuse them; several reasons count once each."
-    yield from _family("stead_pending_by_reason", "gauge", said, _by("reason", found.by_reason))
+    text = "Free on nodes where no work that requests it could use it now."
+    yield from _family("stead_resource_stranded", "gauge", text, _by("resource", found.stranded))
+    text = "How long the oldest waiting work has been pending."
+    yield from _family("stead_waiting_oldest_seconds", "gauge", text, {"": found.oldest_s})
+    text = "Pieces of work that have been pending for longer than this many seconds."
+    yield from _family("stead_pending_longer_than", "gauge", text, _by("seconds", found.longer_than))
+    text = "Pieces of pending work by the reasons why nodes refuse them; a piece counts once for each of its reasons."
+    yield from _family("stead_pending_by_reason", "gauge", text, _by("reason", found.by_reason))
 
 
 def _counts(tally: Tally) -> Iterator[str]:
-    """Since the controller began; Prometheus takes a lower count for a restart."""
-    for name, said, count in (
+    """Since the controller started; Prometheus treats a lower count as a restart."""
+    for name, text, count in (
         ("stead_placements_total", "Pieces of work that were placed.", tally.placed),
         ("stead_moves_total", "Pieces of running work that were moved.", tally.moved),
         ("stead_evictions_total", "Pieces of work that were evicted.", tally.evicted),
     ):
-        yield from _family(name, "counter", said, {"": count})
-    said = "Decisions that work has to wait or will not run, by reason; several reasons count once each."
+        yield from _family(name, "counter", text, {"": count})
+    text = "Decisions that work stays pending or is refused, by reason; a decision counts once for each of its reasons."
     refusals = {**dict.fromkeys(CODES, 0), **tally.refusals}
-    yield from _family("stead_refusals_total", "counter", said, _by("reason", refusals))
-    name, said = "stead_decision_seconds", "How long the engine took to decide, step by step."
+    yield from _family("stead_refusals_total", "counter", text, _by("reason", refusals))
+    name, text = "stead_decision_seconds", "How long each decision step of the engine took."
     bounds = [*map(_number, DECISION_BOUNDS_S), "+Inf"]
     buckets = dict(zip(bounds, accumulate(tally.took), strict=True))
-    yield from _family(name, "histogram", said, {f"_bucket{each}": count for each, count in _by("le", buckets).items()})
+    yield from _family(name, "histogram", text, {f"_bucket{each}": count for each, count in _by("le", buckets).items()})
     yield f"{name}_sum {_number(tally.seconds)}"
     yield f"{name}_count {sum(tally.took)}"
 
 
-def _family(name: str, kind: str, said: str, values: Mapping[str, float]) -> Iterator[str]:
-    yield f"# HELP {name} {said}"
+def _family(name: str, kind: str, text: str, values: Mapping[str, float]) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for labels, value in values.items():
         yield f"{name}{labels} {_number(value)}"

@@ -1,7 +1,7 @@
-"""The page `/docs`: every route of the API, written from its OpenAPI document.
+"""The page `/docs`: every route of the API, generated from its OpenAPI document.
 
-Rule: made here, of this document alone: no script, no style and no font from elsewhere, so that it works under the
-service's own strict policy and without a network.
+Rule: generated here, from this document alone: no script, no style and no font from another site, so that it works
+under the service's own strict policy and without a network.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f'<title>{title}: REST API</title><link rel="stylesheet" href="/docs/style.css"></head><body>'
     yield f"<header><h1>{title}: REST API</h1>"
-    yield "<p>On loopback everybody may look; every change needs an operator's token: "
-    yield "<code>Authorization: Bearer TOKEN</code>. What is refused is one sentence in "
-    yield '<code>{"error": "..."}</code>. The same for programs: <a href="/openapi.json">openapi.json</a>.</p>'
+    yield "<p>On loopback, reading needs no token; every change needs an operator's token: "
+    yield "<code>Authorization: Bearer TOKEN</code>. An error is one sentence in "
+    yield '<code>{"error": "..."}</code>. For programs: <a href="/openapi.json">openapi.json</a>.</p>'
     tagged: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {}
     for path, methods in document["paths"].items():
         for method in METHODS:
@@ -98,25 +98,25 @@ def _route(method: str, path: str, route: Mapping[str, Any]) -> Iterator[str]:
     yield "<details><summary>Answers</summary><ul>"
     for status, answer in route["responses"].items():
         schemas = [each.get("schema", {}) for each in answer.get("content", {}).values()]
-        said = ", ".join(filter(None, map(_type, schemas)))
-        yield f"<li>{escape(status)}: {escape(answer['description'])} {said}</li>"
+        text = ", ".join(filter(None, map(_type, schemas)))
+        yield f"<li>{escape(status)}: {escape(answer['description'])} {text}</li>"
     yield "</ul></details>"
 
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[str]:
-    if said := schema.get("description"):
-        yield f"<p>{escape(said)}</p>"
+    if text := schema.get("description"):
+        yield f"<p>{escape(text)}</p>"
     required = schema.get("required", ())
     yield "<table><thead><tr><th>field</th><th>type</th><th>meaning</th></tr></thead><tbody>"
     for name, field in schema.get("properties", {}).items():
-        said = escape(field.get("description", ""))
-        need = "" if name in required else " (may be left out)"
-        yield f"<tr><td><code>{escape(name)}</code></td><td>{_type(field)}{need}</td><td>{said}</td></tr>"
+        text = escape(field.get("description", ""))
+        need = "" if name in required else " (optional)"
+        yield f"<tr><td><code>{escape(name)}</code></td><td>{_type(field)}{need}</td><td>{text}</td></tr>"
     yield "</tbody></table>"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """A type in words, with links to those that have a name."""
+    """A type as text, with links to named types."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'

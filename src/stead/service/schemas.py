@@ -1,7 +1,8 @@
-"""What the API answers and what it takes, as types: the source of the OpenAPI document.
+"""The types of the API's answers and requests: the source of the OpenAPI document.
 
-Rule: answers are written by `views` and its neighbours and are not read again here (100 rows cost as much as all the
-rest of a request); `tests/service` hold every answer against these types. Fields are added, never renamed.
+Rule: answers are written by `views` and the modules next to it, and are not validated again here (100 rows would cost
+as much as the rest of a request); `tests/service` validate every answer against these types. Fields are added, never
+renamed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 PAIRS_MAX = 100
-"""So many taints or labels one request may set."""
+"""Maximum number of taints or labels that one request may set."""
 
 TEXT_MAX = 1000
 NODES_MAX = 10_000
@@ -176,6 +177,7 @@ class Explanation(BaseModel):
     runners_up: list[dict[str, Any]]
     members: list[Explanation]
     together: bool | None
+    hints: list[str]
 
 
 class Explanations(BaseModel):
@@ -263,7 +265,7 @@ class Carried(BaseModel):
 
 
 class CarriedOnMany(BaseModel):
-    """The same of several nodes, which is one entry of the audit."""
+    """The same for several nodes, with one audit entry."""
 
     nodes: list[Node]
     audit: Entry
@@ -288,7 +290,7 @@ class Replayed(BaseModel):
 
 
 class Sample(BaseModel):
-    """The cluster at one moment. A minute without one is a gap: the cluster did not answer, or nobody served it."""
+    """The cluster at one moment. A minute without a sample is a gap: the cluster did not answer, or was not served."""
 
     at: float
     pending: int
@@ -309,7 +311,7 @@ class Health(BaseModel):
     status: Literal["ok"]
 
 
-# -- what it takes
+# -- requests
 
 
 class _Taken(BaseModel):
@@ -329,7 +331,7 @@ class TaintToRemove(_Taken):
 
 
 class NodeEdit(_Taken):
-    """What is to hold on a node from now on, all of it or nothing."""
+    """A change of a node, made completely or not at all."""
 
     taints: list[TaintToSet] = Field([], max_length=PAIRS_MAX)
     untaints: list[TaintToRemove] = Field([], max_length=PAIRS_MAX)
@@ -337,26 +339,26 @@ class NodeEdit(_Taken):
     unlabels: list[Taking] = Field([], max_length=PAIRS_MAX)
     draining: bool | None = None
     evict: bool = False
-    rate: float = Field(0.0, description="How many pieces of work are evicted in a second at most; 0 is no limit.")
+    rate: float = Field(0.0, description="Maximum number of evictions per second; 0 is no limit.")
     for_: Annotated[
         float | Annotated[str, Field(max_length=64)] | None,
-        Field(alias="for", description="The taints go after: seconds, or 90s, 5m, 2h.", examples=["2h"]),
+        Field(alias="for", description="Remove the taints after: seconds, or 90s, 5m, 2h.", examples=["2h"]),
     ] = None
     owner: Name = ""
     until_job: Name = ""
-    overwrite: bool = Field(True, description="Whether a taint or label of another value may be replaced.")
-    missing_ok: bool = Field(False, description="Whether what is to be removed may be gone already.")
-    dry_run: bool = Field(False, description="Only say what it would do.")
+    overwrite: bool = Field(True, description="Whether a taint or label may get another value.")
+    missing_ok: bool = Field(False, description="Whether what is to be removed may be missing.")
+    dry_run: bool = Field(False, description="Change nothing; return what the change would do.")
 
 
 class NodeEditOf(NodeEdit):
-    """What is to hold on one of several nodes."""
+    """A change of one of several nodes."""
 
     node: Taking
 
 
 class NodesEdit(NodeEdit):
-    """One change of several nodes: the same of those that are named or that a selector matches, or one for each."""
+    """One change of several nodes: the same for all that are named or that a selector matches, or one for each."""
 
     changes: list[NodeEditOf] = Field([], max_length=NODES_MAX)
     nodes: list[Taking] = Field([], max_length=NODES_MAX)

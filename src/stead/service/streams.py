@@ -1,8 +1,8 @@
-"""Events as they come, to all who listen.
+"""Live event streams.
 
-Rule: however many listen, the cluster is asked once every half second, and what is new is written once. Who listens
-from further back reads old events in turns of its share. Streams are counted by share: each token has one, and all
-visitors without a token have one together. A stream ends when what opened it is no longer accepted.
+Rule: with any number of clients, the cluster is asked once every half second, and each new event is serialised once. A
+client that starts further back reads old events in turns of its share. Streams are counted by share: each token has
+one, and all visitors without a token have one together. A stream ends when its credentials are no longer accepted.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from stead.service.writing import written
 
 EVERY_S = 0.5
 QUIET_S = 15.0
-STREAMS_MAX = 50  # of each share
+STREAMS_MAX = 50  # per share
 AT_ONCE_MAX = 1000
 KEPT_MAX = 5000
 
 Turn = Callable[[], Awaitable[AbstractContextManager[object]]]
-Told = tuple[int, str]
+Numbered = tuple[int, str]
 """The number of an event, and its text in a stream."""
 
 
 async def at_once() -> AbstractContextManager[object]:
-    """A turn for which nobody has to wait."""
+    """A turn without waiting."""
     return nullcontext()
 
 
@@ -41,7 +41,7 @@ class Streams:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._open: Counter[str] = Counter()
-        self._kept: deque[Told] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[Numbered] = deque(maxlen=KEPT_MAX)
         self._asked_at = 0.0
         self._asking = asyncio.Lock()
 
@@ -51,7 +51,7 @@ class Streams:
     async def after(
         self, number: int, share: str = VISITORS, stands: Callable[[], bool] = lambda: True, turn: Turn = at_once
     ) -> AsyncIterator[str]:
-        """Events as they come, while `stands` says so; a comment every now and then keeps the line open. `turn` waits
+        """New events while `stands` returns true; a comment from time to time keeps the connection open. `turn` waits
         for a turn of the share."""
         if self.are_full(share):
             yield "retry: 5000\n\n"
@@ -71,10 +71,10 @@ class Streams:
                 await asyncio.sleep(EVERY_S)
         finally:
             self._open[share] -= 1
-            self._open += Counter()  # forget shares that have none
+            self._open += Counter()  # drops shares without streams
 
-    async def _news(self, after: int, turn: Turn) -> Sequence[Told]:
-        """What came after an event. Who is further back than what is kept asks for itself."""
+    async def _news(self, after: int, turn: Turn) -> Sequence[Numbered]:
+        """The events after this one. A client that is further back than the cache asks the desk itself."""
         kept = self._kept
         if not kept or after < kept[0][0] - 1:
             with await turn():
@@ -88,9 +88,9 @@ class Streams:
                 self._asked_at = time.monotonic()
         if kept[-1][0] <= after:
             return ()
-        news = list(takewhile(lambda told: told[0] > after, reversed(kept)))  # most want only the last few
+        news = list(takewhile(lambda event: event[0] > after, reversed(kept)))  # most want only the last few
         return news[::-1][:AT_ONCE_MAX]
 
-    def _ask(self, after: int) -> list[Told]:
+    def _ask(self, after: int) -> list[Numbered]:
         events = self._desk.events(after, AT_ONCE_MAX)
         return [(event.number, f"id: {event.number}\ndata: {written(event_json(event))}\n\n") for event in events]

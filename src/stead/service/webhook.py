@@ -1,8 +1,8 @@
-"""A webhook: a message to another service when work has been pending for too long, and one more when that is over.
+"""The webhook: a message to another service when work has been pending for too long, and one when it no longer is.
 
-Rule: a receiver that fails costs nobody but this thread, and one line in the log. Each kind of pending work is told
-once; what could not be delivered is told later, if it is still so. The address may hold a secret, so only its origin is
-ever printed. Messages go straight to that origin: no redirect is followed, and no proxy is used.
+Rule: a receiver that fails affects only this thread, and one line in the log. Each kind of pending work is reported
+once; an undelivered message is sent later if it is still true. The URL may hold a secret, so only its origin is ever
+printed. Messages go straight to that origin: no redirect is followed, and no proxy is used.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ GOOD = "https://hooks.example.com/stead"
 
 LOOK_S = 15.0
 ANSWER_S = 5.0
-"""The receiver may be silent for so long."""
+"""How long the receiver may be silent."""
 
 MESSAGE_S = 15.0
-"""One try may take so long in all."""
+"""How long one attempt may take in total."""
 
 PAUSES_S = (1.0, 4.0, 16.0)
-"""Between the tries of one message; then it rests until the receiver is tried again."""
+"""Pauses between the attempts for one message; then it waits until the receiver is tried again."""
 
 REST_MAX_S = 600.0
 END_S = 5.0
-"""A receiver that hangs holds up the end for so long."""
+"""How long shutdown waits for a receiver that hangs."""
 
 KINDS_MAX = 100
-"""Of so many kinds of work at most it is said at the same time that they are pending."""
+"""Maximum number of kinds of work that are reported as pending at the same time."""
 
 _QUERY = re.compile(r"[A-Za-z0-9._~%/&=+,:-]*")
 
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 class Undelivered(Exception):
-    """The receiver did not take a message; the text says why."""
+    """The receiver did not accept a message; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +73,13 @@ class Receiver:
         try:
             origin_of(base)
         except Invalid:
-            raise Invalid(f"the address of the webhook must be like {GOOD}, http or https, without a name") from None
+            raise Invalid(f"the webhook URL must look like {GOOD}, http or https, without a user name") from None
         if not _QUERY.fullmatch(query):
-            raise Invalid(f"the query in the address of the webhook must be like {GOOD}?team=blue")
+            raise Invalid(f"the query of the webhook URL must look like {GOOD}?team=blue")
 
     @property
     def origin(self) -> str:
-        """What may be printed of it."""
+        """The part of the URL that may be printed."""
         return "/".join(self.url.partition("?")[0].split("/")[:3])
 
     @property
@@ -117,36 +117,36 @@ class Receiver:
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
-    """For a receiver that answers, but a byte at a time."""
+    """Aborts a receiver that answers one byte at a time."""
     with suppress(OSError):
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def secret_of(file: str | None) -> bytes:
-    """The secret in a file that only its owner can read, or in the variable STEAD_WEBHOOK_SECRET; nothing if neither
-    is given."""
-    said = os.environ.get(SECRET, "")
+    """The secret in a file that only its owner can read, or in the variable STEAD_WEBHOOK_SECRET; empty if neither is
+    given."""
+    text = os.environ.get(SECRET, "")
     if file is None:
-        return said.encode()
-    if said:
-        raise Invalid(f"the secret of the webhook is given twice; unset {SECRET}, or leave --webhook-secret-file out")
+        return text.encode()
+    if text:
+        raise Invalid(f"the webhook secret is given twice; unset {SECRET}, or leave out --webhook-secret-file")
     try:
         with Path(file).open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
             found = opened.read(SECRET_BYTES_MAX).strip() if stat.S_ISREG(mode) else b""
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "this is no path"
+        reason = error.strerror if isinstance(error, OSError) else "this is not a path"
         raise Invalid(f"--webhook-secret-file {file} cannot be read: {reason}; give a file with one line") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise Invalid(f"--webhook-secret-file {file} can be read by others; close it first: chmod 600 {file}")
+        raise Invalid(f"--webhook-secret-file {file} can be read by others; restrict it first: chmod 600 {file}")
     if not found:
         raise Invalid(f"--webhook-secret-file {file} has no secret; give a file with one line")
     return found
 
 
 class Webhook:
-    """Watches the pending work of a desk, in a thread of its own. `pending_s` is how long is too long."""
+    """Watches the pending work of a desk, in its own thread. Work that is pending for `pending_s` is reported."""
 
     def __init__(self, desk: Desk, receiver: Receiver, pending_s: float, pauses_s: Sequence[float] = PAUSES_S) -> None:
         self._desk, self._receiver, self._pending_s, self._pauses_s = desk, receiver, pending_s, pauses_s
@@ -171,11 +171,11 @@ class Webhook:
             rest = look_s if self.look() else min(2 * rest, max(REST_MAX_S, look_s))
 
     def look(self) -> bool:
-        """Look at what is pending and tell what is new; False if the receiver failed."""
+        """Check the pending work and report what is new; False if the receiver failed."""
         try:
             snapshot: Callable[[], Snapshot] = self._desk.snapshot  # type: ignore[attr-defined]
             pending, title = Pending(snapshot()), self._desk.summary().title
-        except Exception:  # whatever is wrong with the cluster, its requests tell in words
+        except Exception:  # requests report what is wrong with the cluster
             log.debug("the webhook sees no cluster", exc_info=True)
             return True
         for message in self._news(pending, title):
@@ -188,7 +188,7 @@ class Webhook:
         return True
 
     def _news(self, pending: Pending, title: str) -> Iterator[dict[str, Any]]:
-        """What ended first. It has ended when nothing of the kind is even half as late."""
+        """Ended kinds first. A kind has ended when its oldest piece is not even half as late."""
         kinds = {kind.id: kind for kind in pending.kinds}
         for id, message in list(self._told.items()):
             if id not in kinds or self._age(kinds[id], pending) <= self._pending_s / 2:
@@ -199,7 +199,7 @@ class Webhook:
         for kind in fresh[: max(0, KINDS_MAX - len(self._told))]:
             yield self._message(kind, pending, title)
         if len(late) > KINDS_MAX and not self._has_many:
-            log.warning("%d kinds of work are pending too long; the webhook tells of %d", len(late), KINDS_MAX)
+            log.warning("%d kinds of work are pending too long; the webhook reports %d", len(late), KINDS_MAX)
         self._has_many = len(late) > KINDS_MAX
 
     def _age(self, kind: Kind, pending: Pending) -> float:
@@ -207,7 +207,7 @@ class Webhook:
 
     def _message(self, kind: Kind, pending: Pending, title: str) -> dict[str, Any]:
         why = ""
-        with suppress(Exception):  # it may have started meanwhile, and the news is that it waited
+        with suppress(Exception):  # it may have started in the meantime; the news is that it was pending
             why = sentence(self._desk.why(kind.example))
         return {
             "event": "pending",

@@ -1,7 +1,7 @@
-"""Pages of lists as JSON text, quickly.
+"""Serialises pages of lists to JSON, fast.
 
-Rule: the text is that of `views`; here only what many rows share is written once, and what has not changed since the
-last page is taken from it. A list of 100 is most of what a service is asked for.
+Rule: the JSON is that of `views`; what many rows share is serialised once, and what has not changed since the last page
+is reused. Lists of 100 rows are most of a service's load.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEPT_MAX = 20_000
 
 
 def written(value: Any) -> str:
-    """JSON in ASCII: also text that no UTF-8 can write, as JSON from outside may hold it, comes back as it was."""
+    """JSON in ASCII: text that is not valid UTF-8, as JSON from outside may hold it, also survives."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -25,7 +25,7 @@ def page_text(page: Page[Any], rows: Iterable[str]) -> str:
 
 
 class NodeTexts:
-    """Nodes as text; one that is the same as the last time is not written again."""
+    """Nodes as text; an unchanged node is not serialised again."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[NodeView, str]] = {}
@@ -43,22 +43,22 @@ class NodeTexts:
 
 
 def work_page(page: Page[WorkView]) -> str:
-    """Equal work shares what it asks for, so that this is written once for all of a page."""
+    """Equal work shares its request, so that is serialised once for the whole page."""
     shared: dict[tuple[int, int, int], str] = {}
     return page_text(page, [_work(view, shared) for view in page.items])
 
 
 def _work(view: WorkView, shared: dict[tuple[int, int, int], str]) -> str:
     key = id(view.resources), id(view.rules), id(view.labels)
-    said = shared.get(key)
-    if said is None:
+    request = shared.get(key)
+    if request is None:
         resources, rules, labels = written(dict(view.resources)), written(view.rules), written(dict(view.labels))
-        said = shared[key] = f'"resources":{resources},"rules":{rules},"labels":{labels}'
+        request = shared[key] = f'"resources":{resources},"rules":{rules},"labels":{labels}'
     text = _TEXT
     return (
         f'{{"id":{text(view.id)},"kind":{text(view.kind)},"name":{text(view.name)},"state":{text(view.state)},'
         f'"node":{text(view.node)},"namespace":{text(view.namespace)},"owner":{text(view.owner)},'
-        f'"group":{text(view.group)},"owner_name":{text(view.owner_name)},{said},'
+        f'"group":{text(view.group)},"owner_name":{text(view.owner_name)},{request},'
         f'"since":{"null" if view.since is None else repr(view.since)},"count":{view.count}}}'
     )
 

@@ -1,50 +1,52 @@
-"""The simulated cluster: a clock that jumps, a heap of what is to come, and work that runs for a while.
+"""The simulated cluster: a clock that jumps from event to event, a heap of future events, and running work.
 
-Rule: it decides nothing. Bound work runs at once and ends after its duration; a node that leaves takes
-its work with it; evicted work is lost and waits again, with its whole duration before it. Nothing here
-is random, so a scenario and its settings determine the run.
+Rule: it decides nothing. Bound work runs at once and ends after its duration. When a node leaves, its work is lost.
+Lost and evicted work is pending again and then runs for its full duration. Nothing is random, so the scenario and its
+settings determine the run.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from stead import solver
-from stead.asks import Ask, AskId, Group
 from stead.controller import Controller
 from stead.engine import Engine
-from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused
 from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskRunning,
     AskSubmitted,
+    ClockAdvanced,
     Fact,
     GroupEnded,
     GroupSubmitted,
+    NodeJoined,
     NodeLeft,
 )
 from stead.errors import Invalid
 from stead.journal import Journal
-from stead.node import NodeId
+from stead.language.asks import Ask, AskId, Group
+from stead.language.nodes import NodeId, NodeTemplate
 from stead.sim.scenario import Scenario
 
 STEPS_AT_ONE_MOMENT_MAX = 1_000
 
 STEPS_MAX = 20_000
-"""Steps of a run without an end in which work only changes places: nothing comes, ends or is refused."""
+"""A run without an end stops after this many steps in which work is only placed and evicted."""
 
 
-_Coming = tuple[float, int, Fact, tuple[str, int] | None]  # when, in which turn, what, and which run it belongs to
+_Coming = tuple[float, int, Fact, tuple[str, int] | None]  # time, order, fact, and the run of work it belongs to
 
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One line of the timeline: something happened, or the engine decided something."""
+    """One entry of the timeline: a fact or a decision."""
 
     moment: float
     what: Fact | Decision
@@ -52,7 +54,17 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: the engine as it stands, everything that was known, and how it came about."""
+    """How a simulation ended.
+
+    Attributes:
+        scenario: What was simulated.
+        moment: The time at the end, in seconds.
+        engine: The engine at the end.
+        timeline: What happened, in order.
+        submitted: Every ask and group, by id.
+        ended: The ids of work that ended.
+        refused: The refusals.
+    """
 
     scenario: Scenario
     moment: float
@@ -64,21 +76,22 @@ class Outcome:
 
 
 class SimCluster:
-    """A `Cluster` in virtual time. `advance` moves its clock to the next moment at which something happens."""
+    """A `Cluster` in virtual time. `advance` moves its clock to the next event."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.timeline: list[Happening] = []
         self.submitted: dict[str, Ask | Group] = {}
         self.running: dict[AskId, NodeId] = {}
-        self.since: dict[str, float] = {}  # when work was submitted, or took its place
+        self.since: dict[str, float] = {}  # when work was submitted or placed
         self.ended: list[str] = []
         self.refused: list[Refused] = []
-        self.progress = 0  # how often something happened that cannot happen for ever
-        self._over: set[str] = set()  # asks and groups that ended or were refused
+        self.progress = 0  # counts events that cannot repeat forever
+        self._finished: set[str] = set()  # asks and groups that ended or were refused
         self._durations = scenario.durations
         self._now = 0.0
+        self._launched = count(1)
         self._turns = count()
-        self._runs: defaultdict[str, int] = defaultdict(int)  # which run of an ask or group is the present one
+        self._runs: defaultdict[str, int] = defaultdict(int)  # the number of the current run of an ask or group
         self._members: dict[AskId, Ask] = {}
         self._group_of: dict[AskId, str] = {}
         self._due: list[Fact] = []
@@ -87,7 +100,7 @@ class SimCluster:
             self._plan(moment, fact)
 
     def advance(self, moment: float | None, until: float | None = None) -> bool:
-        """Move to the next event, or to `moment` if that is sooner; False when there is none before `until`."""
+        """Move to the next event, or to `moment` if that is earlier; False if there is none before `until`."""
         while self._coming and not self._still_comes(self._coming[0]):
             heapq.heappop(self._coming)
         moments = [self._coming[0][0]] if self._coming else []
@@ -103,31 +116,21 @@ class SimCluster:
                 self._due.append(coming[2])
         return True
 
-    def hear(self, *facts: Fact, moment: float | None = None, instead_of: str = "") -> None:
-        """Something happens that is not in the scenario: now, or at a moment to come; then, if it has a name, in
-        place of what was to come under that name."""
-        if instead_of:
-            self._runs[instead_of] += 1
+    def inject(self, *facts: Fact) -> None:
+        """Make facts happen now that are not in the scenario."""
         for fact in facts:
-            self._plan(self._now if moment is None else moment, fact, instead_of or None)
+            self._plan(self._now, fact)
 
-    def take_back(self, *facts: Fact) -> None:
-        """These, told last, did not happen after all."""
-        for fact in facts:
-            last = max(number for number, happening in enumerate(self.timeline) if happening.what == fact)
-            del self.timeline[last]
-
-    # What the controller asks for.
+    # The `Cluster` protocol.
 
     def now(self) -> float:
         return self._now
 
     def facts(self) -> Iterable[Fact]:
         facts, self._due = self._due, []
-        return [fact for fact in facts if self._hear(fact)]
+        return [fact for fact in facts if self._record(fact)]
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
-        self._tell(placed)
         if isinstance(placed, Placed):
             self._start(placed.ask, placed.node)
             self._end_later(placed.ask, AskEnded(placed.ask))
@@ -138,48 +141,49 @@ class SimCluster:
             self._end_later(placed.group, GroupEnded(placed.group))
 
     def evict(self, evicted: Evicted) -> None:
-        self._tell(evicted)
         self._plan(self._now, AskLost(evicted.ask), evicted.ask)
 
     def refuse(self, refused: Refused) -> None:
-        self._tell(refused)
         self.refused.append(refused)
-        self._over.add(refused.id)
+        self._finished.add(refused.id)
         self.progress += 1
 
-    def explain(self, waiting: Waiting) -> None:
-        self._tell(waiting)
+    def tell(self, happened: Sequence[Fact | Decision]) -> None:
+        """Add the step to the timeline, without `ClockAdvanced` and `AskRunning`."""
+        news = (what for what in happened if not isinstance(what, ClockAdvanced | AskRunning))
+        self.timeline += [Happening(self._now, what) for what in news]
+
+    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
+        """A simulated node joins at once."""
+        for template in wanted:
+            self._plan(self._now, NodeJoined(template.node(f"{template.name}-{next(self._launched)}")))
+
+    def retire(self, node: NodeId) -> None:
+        if node not in self.running.values():
+            self._plan(self._now, NodeLeft(node))
 
     def move(self, moved: Moved) -> None:
-        """Work that moves goes on where it was, and ends when it would have ended."""
-        self._tell(moved)
+        """Moved work continues without a restart and ends when it would have ended."""
         self.running[moved.ask] = moved.target
-
-    def take_note(self, decided: BatchDecided) -> None:
-        """How a batch was decided: nothing to do, but worth telling."""
-        self._tell(decided)
 
     # What happens inside.
 
     def _plan(self, moment: float, fact: Fact, run: str | None = None) -> None:
-        """`fact` will happen; if it belongs to a `run` of work, only if that run then still goes on."""
+        """Schedule a fact; if it belongs to a `run` of work, it is dropped when that run has ended."""
         heapq.heappush(self._coming, (moment, next(self._turns), fact, (run, self._runs[run]) if run else None))
 
     def _still_comes(self, coming: _Coming) -> bool:
         run = coming[3]
         return run is None or self._runs[run[0]] == run[1]
 
-    def _tell(self, what: Fact | Decision) -> None:
-        self.timeline.append(Happening(self._now, what))
-
-    def _hear(self, fact: Fact) -> bool:
-        """Keep our own books, as a real cluster does; False if it cannot happen (ended work cannot end again)."""
+    def _record(self, fact: Fact) -> bool:
+        """Update the cluster's own state; False if the fact is impossible (ended work cannot end again)."""
         match fact:
             case AskRunning():
-                return True  # the timeline says that it was placed; that it also runs is no news
+                return True
             case AskLost(ask) if ask not in self.running:
                 return False
-            case AskEnded(id) | GroupEnded(id) if not self._is_on(id):
+            case AskEnded(id) | GroupEnded(id) if not self._is_active(id):
                 return False
             case AskSubmitted(ask):
                 self.since[ask.id] = self._now
@@ -203,17 +207,16 @@ class SimCluster:
             case AskLost(ask):
                 self._stop(ask)
         self.progress += not isinstance(fact, AskLost)
-        self._tell(fact)
         return True
 
-    def _is_on(self, id: str) -> bool:
-        """It was submitted and is not over, and neither is its group."""
+    def _is_active(self, id: str) -> bool:
+        """Whether it was submitted, and neither it nor its group has ended."""
         known = id in self.submitted or id in self._members
-        return known and id not in self._over and self._group_of.get(id) not in self._over
+        return known and id not in self._finished and self._group_of.get(id) not in self._finished
 
     def _end(self, id: str) -> None:
         self._runs[id] += 1
-        self._over.add(id)
+        self._finished.add(id)
         self.ended.append(id)
 
     def _start(self, ask: AskId, node: NodeId) -> None:
@@ -228,7 +231,7 @@ class SimCluster:
             self._plan(self._now + self._durations[id], ended, id)
 
     def _stop(self, ask: AskId) -> None:
-        """The work is gone before its end, and with it the end that was planned (for a group: of all of it)."""
+        """Stop work before its end, and drop its scheduled end (of a member: the end of its group)."""
         if self.running.pop(ask, None) is not None:
             self._runs[ask] += 1
             if ask in self._group_of:
@@ -236,7 +239,24 @@ class SimCluster:
 
 
 def run(scenario: Scenario, until: float | None = None, journal: Journal | None = None) -> Outcome:
-    """Play the scenario under the real controller until nothing more can happen, or until a moment."""
+    """Simulate a scenario in virtual time, with the real controller.
+
+    Args:
+        scenario: What happens, and when.
+        until: When to stop, in seconds; None is when nothing more can happen.
+        journal: Where to record facts and decisions.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        Invalid: The scenario is too large to be simulated.
+
+    Example:
+        ```python
+        run(load("scenarios/demo.yaml")).engine.waiting
+        ```
+    """
     until = scenario.until if until is None else until
     cluster, engine = SimCluster(scenario), Engine(scenario.settings, solver.found())
     controller = Controller(cluster, engine, journal)
@@ -244,9 +264,9 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
         play(cluster, controller, until)
     except (MemoryError, OverflowError):
         raise Invalid(
-            "the scenario is too large to be simulated here; take smaller counts and amounts, for example GPU: 8"
+            "the scenario is too large to simulate on this machine; use smaller counts and amounts, for example GPU: 8"
         ) from None
-    # Time that passes while nothing happens, say to the deadline of work long done, is no part of the run.
+    # The run ends with its last event; a later time at which nothing happens (an old deadline) does not count.
     last = cluster.timeline[-1].moment if cluster.timeline else 0.0
     return Outcome(
         scenario,
@@ -260,24 +280,22 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
 
 
 def play(cluster: SimCluster, controller: Controller, until: float | None) -> None:
-    """Go on until nothing more can happen, or until a moment."""
-    steps = steps_here = told = progress = 0
+    """Run until nothing more can happen, or until a time."""
+    steps = steps_here = seen = progress = 0
     before = 0.0
     while cluster.advance(controller.next_moment, until):
-        for decision in controller.step():
-            if isinstance(decision, BatchDecided):
-                cluster.take_note(decision)
+        controller.step()
         steps_here = steps_here + 1 if cluster.now() == before else 0
         before = cluster.now()
         if steps_here > STEPS_AT_ONE_MOMENT_MAX:
-            raise Invalid(f"the simulation does not get past {before:g} s: work is placed and evicted for ever")
+            raise Invalid(f"the simulation does not get past {before:g} s: work is placed and evicted forever")
         if cluster.progress > progress:
             steps = 0
-        elif len(cluster.timeline) > told:
+        elif len(cluster.timeline) > seen:
             steps += 1
-        progress, told = cluster.progress, len(cluster.timeline)
+        progress, seen = cluster.progress, len(cluster.timeline)
         if steps > STEPS_MAX and until is None:
             raise Invalid(
-                f"the simulation does not end by itself: up to {before:g} s work was placed and evicted {steps} times"
-                " and nothing else happened; give it an end, for example until: 1h"
+                f"the simulation does not end: up to {before:g} s work was placed and evicted {steps} times and"
+                " nothing else happened; set an end, for example until: 1h"
             )

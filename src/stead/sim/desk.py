@@ -1,7 +1,7 @@
-"""A simulated cluster that people can look at and change: a scenario that was played and then goes on.
+"""A simulated cluster that people can inspect and change: a scenario that has run and then continues in real time.
 
-Rule: it is the simulator's own cluster under the real controller; changes reach it as facts, like events of the
-scenario. After the scenario was played, virtual time goes on with the clock on the wall, `speed` times as fast.
+Rule: it is the simulator's cluster under the real controller; changes reach it as facts, like events of the scenario.
+After the scenario, virtual time follows the wall clock, `speed` times as fast.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from stead import solver
-from stead.asks import Ask, Group
 from stead.controller import Controller, Tally
 from stead.engine import Engine
-from stead.engine.decisions import BatchDecided, GroupPlaced, Placed, Waiting
+from stead.engine.decisions import GroupPlaced, Placed, TaintExpired, Waiting
+from stead.engine.explain.events import Event, event_of
 from stead.engine.facts import (
     AskSubmitted,
     Fact,
@@ -25,31 +25,31 @@ from stead.engine.facts import (
     NodeDrained,
     NodeJoined,
     NodeLabelled,
-    NodeLeft,
     NodeTainted,
     NodeUntainted,
 )
+from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal
-from stead.labelling import Labels
-from stead.node import Node
+from stead.language.asks import Ask, Group
+from stead.language.labels import Labels
+from stead.language.nodes import Node
 from stead.operate.audit import Audit
 from stead.operate.changes import NodeChange
 from stead.operate.desk import LocalDesk
 from stead.operate.history import Replayed, replay_decision
 from stead.operate.snapshot import Known, Snapshot
-from stead.operate.views import Event, TaintEnd
-from stead.sim.cluster import Happening, SimCluster, play
-from stead.sim.report import sentence
+from stead.sim.cluster import SimCluster, play
 from stead.sim.scenario import Scenario
+from stead.text import Titles
 
-WORDS = (NodeDrained, NodeLabelled, NodeTainted, NodeUntainted, Waiting)
-"""What happens, or is said, and by itself moves no work."""
+WORDS = (NodeDrained, NodeLabelled, NodeTainted, NodeUntainted, TaintExpired, Waiting)
+"""Facts and decisions that place or remove no work."""
 
 
 class SimDesk(LocalDesk):
-    """The desk of a scenario. Its files (journal and audit) are in `folder`; its moment 0 is `began`, else such that
-    the end of the scenario is now."""
+    """The desk of a scenario. Its journal and audit are files in `folder`. Its time 0 is `began`; by default it is
+    chosen so that the scenario ends now."""
 
     def __init__(
         self,
@@ -66,41 +66,40 @@ class SimDesk(LocalDesk):
         self._cluster = SimCluster(scenario)
         self._journal = Journal.open(self._journal_path, scenario.settings)
         self._controller = Controller(self._cluster, Engine(scenario.settings, solver.found()), self._journal)
-        self._ends: dict[tuple[str, str, str], TaintEnd] = {}
         self._snapshot: Snapshot | None = None
-        self._latest: Snapshot | None = None  # also when it is out of date
+        self._latest: Snapshot | None = None  # may be out of date
         self._known: dict[str, Known] = {}
-        self._started: dict[str, Labels] = {}  # the labels with which each node joined
-        self._heard = 0  # so much of the timeline is in them
-        self._moved = True  # whether more happened since the latest snapshot than changes of nodes' words
+        self._started: dict[str, Labels] = {}  # the labels each node joined with
+        self._read = 0  # the number of timeline entries read so far
+        self._moved = True  # whether work was placed or removed since the latest snapshot
         play(self._cluster, self._controller, scenario.until if until is None else until)
         self._began = time.time() - self._cluster.now() if began is None else began
-        self._went_on = time.monotonic()
+        self._caught_up_at = time.monotonic()
 
     def now(self) -> float:
         return self._began + self._cluster.now()
 
     @property
     def tally(self) -> Tally:
-        """What was decided since the scenario began, as counts."""
+        """Counters of what was decided since the scenario began."""
         with self._lock:
             return self._controller.tally.copy()
 
-    def _go_on(self) -> None:
-        """Let virtual time catch up with the clock on the wall."""
-        passed = (time.monotonic() - self._went_on) * self._speed
-        self._went_on = time.monotonic()
-        told = len(self._cluster.timeline)
+    def _catch_up(self) -> None:
+        """Advance virtual time to the wall clock."""
+        passed = (time.monotonic() - self._caught_up_at) * self._speed
+        self._caught_up_at = time.monotonic()
+        before = len(self._cluster.timeline)
         play(self._cluster, self._controller, self._cluster.now() + passed)
-        if len(self._cluster.timeline) != told:
+        if len(self._cluster.timeline) != before:
             self._snapshot = None
 
     def snapshot(self) -> Snapshot:
         with self._lock:
-            with suppress(Unwritable):  # what was written stands; time goes on when there is room again
-                self._go_on()
+            with suppress(Unwritable):  # time continues when the disk can be written again
+                self._catch_up()
             if self._snapshot is None:
-                self._hear()
+                self._read_timeline()
                 before = None if self._moved else self._latest
                 engine, known = self._controller.engine.fork(), {} if before else dict(self._known)
                 self._snapshot = self._latest = Snapshot(
@@ -109,20 +108,14 @@ class SimDesk(LocalDesk):
                 self._moved = False
             return self._snapshot
 
-    def _hear(self) -> None:
-        """Learn from what happened since the last time."""
-        heard, self._heard = self._cluster.timeline[self._heard :], len(self._cluster.timeline)
-        for happening in heard:
+    def _read_timeline(self) -> None:
+        """Read what happened since the last call."""
+        new, self._read = self._cluster.timeline[self._read :], len(self._cluster.timeline)
+        for happening in new:
             self._moved = self._moved or not isinstance(happening.what, WORDS)
             match happening.what:
-                case NodeUntainted(node, key, effect):
-                    for end in [end for end in self._ends if end[:2] == (node, key)]:
-                        if effect is None or end[2] == effect.value:
-                            del self._ends[end]
                 case NodeJoined(Node(id, labels=labels)):
                     self._started[id] = labels
-                case NodeLeft(node):
-                    self._ends = {end: said for end, said in self._ends.items() if end[0] != node}
                 case AskSubmitted(Ask(id)) | GroupSubmitted(Group(id)) | Placed(id) | GroupPlaced(id):
                     item = self._cluster.submitted[id]
                     self._known[id] = Known(owner=item.owner, since=self._since(id))
@@ -132,8 +125,13 @@ class SimDesk(LocalDesk):
         return None if moment is None else self._began + moment
 
     def ends(self) -> Iterable[TaintEnd]:
+        """The ends of all taints, in wall-clock time."""
         with self._lock:
-            return [*self._ends.values()]
+            return [self._on_the_wall(end) for end in self._controller.engine.taint_ends]
+
+    def _on_the_wall(self, end: TaintEnd) -> TaintEnd:
+        until = None if end.until is None else self._began + end.until
+        return replace(end, since=self._began + end.since, until=until)
 
     def check(self, change: NodeChange, node: Node) -> None:
         super().check(change, node)
@@ -142,48 +140,35 @@ class SimDesk(LocalDesk):
 
     def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
         with self._lock:
-            self._go_on()
+            self._catch_up()
             nodes = self._controller.engine.nodes
             for change in changes:
                 if change.node not in nodes:
-                    raise Invalid(f"node {change.node} is gone")
-            self._tell([fact for change in changes for fact in change.facts(nodes[change.node])])
+                    raise Invalid(f"node {change.node} has left the cluster")
             now = self._cluster.now()
-            for change in changes:
-                for taint in change.taints:
-                    key = (change.node, taint.key, taint.effect.value)
-                    gone = () if change.for_s is None else (NodeUntainted(change.node, taint.key, taint.effect),)
-                    self._cluster.hear(*gone, moment=now + (change.for_s or 0.0), instead_of=" ".join(key))
-            self._hear()
-            for change in changes:
-                until = None if change.for_s is None else self._began + now + change.for_s
-                for taint in change.taints:
-                    key = (change.node, taint.key, taint.effect.value)
-                    self._ends[key] = TaintEnd(*key, self._began + now, until, "", change.owner)
+            self._apply([fact for change in changes for fact in change.facts(nodes[change.node], now)])
             self._snapshot = None
             return ()
 
-    def _tell(self, facts: Sequence[Fact]) -> None:
-        """Let it happen now; if it cannot be written down, it did not happen."""
-        self._cluster.hear(*facts)
+    def _apply(self, facts: Sequence[Fact]) -> None:
+        """Apply facts now; if the journal cannot be written, drop them."""
+        self._cluster.inject(*facts)
         try:
             play(self._cluster, self._controller, self._cluster.now())
         except Unwritable:
             if self._controller.take_back(*facts):
-                self._cluster.take_back(*facts)
                 raise
 
     def events(self, after: int, limit: int) -> Sequence[Event]:
         with self._lock:
             with suppress(Unwritable):
-                self._go_on()
-            chosen = self._cluster.timeline[after : after + limit]
-            return [self._event(number, each) for number, each in enumerate(chosen, start=after + 1)]
-
-    def _event(self, number: int, happening: Happening) -> Event:
-        subject, words = sentence(happening.what)
-        kind = "batch" if isinstance(happening.what, BatchDecided) else words.partition(" ")[0].rstrip(":")
-        return Event(number, self._began + happening.moment, kind, subject, words)
+                self._catch_up()
+            timeline = self._cluster.timeline
+            first = after if after >= 0 else max(0, len(timeline) + after)
+            chosen = enumerate(timeline[first : first + limit], start=first + 1)
+            names = Titles({id: node.name for id, node in self._controller.engine.nodes.items()})
+            events = (event_of(each.what, each.moment, names, number) for number, each in chosen)
+            return [replace(event, at=self._began + event.at) for event in events if event is not None]
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
         with Journal.reading(self._journal_path) as journal:

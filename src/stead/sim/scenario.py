@@ -1,7 +1,7 @@
 """Scenarios: nodes, work and events of a simulated cluster, from YAML.
 
-Rule: a scenario comes to facts with their moments and to durations, and nothing else; the simulated
-cluster tells the engine these facts when their moment comes. What nodes and work may say is in `specs`.
+Rule: a scenario becomes settings, facts with their times, and durations; nothing else. The simulated cluster reports
+each fact at its time. `specs` defines the fields of nodes, work and events.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stead.asks import PolicyName
 from stead.engine import Settings
 from stead.engine.facts import Fact
 from stead.engine.settings import Unscheduled
 from stead.errors import Invalid
-from stead.sections import Section, load_yaml, shown
-from stead.specs import EVENT, GROUP, NODE, WORK, Reader, policy_of, seconds, some_text, whole
+from stead.language.asks import PolicyName
+from stead.language.times import parse_duration
+from stead.specs import EVENT, GROUP, NODE, WORK, Reader, policy_of, some_text, whole
+from stead.specs.sections import Section, load_yaml
+from stead.text import quoted
 
 FILE = ("title", "until", "settings", "nodes", "work", "groups", "events")
 SETTINGS = ("patience", "hybrid_threshold", "seed", "unscheduled", "moves", "policy")
@@ -25,7 +27,15 @@ SETTINGS = ("patience", "hybrid_threshold", "seed", "unscheduled", "moves", "pol
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What happens, and when. `durations` are of asks and groups, in seconds; what has none never ends."""
+    """What happens in a simulation, and when. `load` and `parse` read one from YAML.
+
+    Attributes:
+        title: What to call it.
+        settings: The settings of the engine.
+        moments: The facts, each with its time in seconds.
+        durations: How long asks and groups run, in seconds; those without a duration never end.
+        until: When to stop; None is when nothing more can happen.
+    """
 
     title: str
     settings: Settings
@@ -35,7 +45,23 @@ class Scenario:
 
 
 def load(path: Path | str, policy: PolicyName | None = None) -> Scenario:
-    """The scenario in a file; work that says no policy has this one, or else the file's."""
+    """Read a scenario from a YAML file.
+
+    Args:
+        path: The file.
+        policy: The policy of work that does not name one, instead of the file's.
+
+    Returns:
+        The scenario.
+
+    Raises:
+        Invalid: The file cannot be read, or is not a scenario.
+
+    Example:
+        ```python
+        load("scenarios/demo.yaml")
+        ```
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -48,12 +74,29 @@ def load(path: Path | str, policy: PolicyName | None = None) -> Scenario:
 
 
 def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) -> Scenario:
-    """The scenario that `text` describes."""
+    """Read a scenario from YAML.
+
+    Args:
+        text: The YAML.
+        title: What to call it.
+        policy: The policy of work that does not name one, instead of the file's.
+
+    Returns:
+        The scenario.
+
+    Raises:
+        Invalid: It is not a scenario; the message names the bad part.
+
+    Example:
+        ```python
+        parse("nodes: [{id: node-1, resources: {CPU: 4}}]")
+        ```
+    """
     file = Section(load_yaml(text), "", FILE)
     settings, default = file.read("settings", _settings, (Settings(), PolicyName.HYBRID))
     reader = Reader(policy=policy or default)
     for section in file.sections("nodes", NODE):
-        reader.nodes(section, section.read("at", seconds, 0.0))
+        reader.nodes(section, section.read("at", parse_duration, 0.0))
     events = list(file.sections("events", EVENT))
     joins = [section for section in events if "join" in section]
     about_work = [section for section in events if "end" in section or "lose" in section]
@@ -71,16 +114,16 @@ def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) 
         settings,
         tuple(sorted(reader.moments, key=lambda moment: moment[0])),
         reader.durations,
-        file.read("until", seconds, None),
+        file.read("until", parse_duration, None),
     )
 
 
 def _settings(value: Any) -> tuple[Settings, PolicyName]:
-    """The engine's settings, and the policy of work that says none."""
+    """The engine's settings, and the default policy."""
     section = Section(value, "settings", SETTINGS)
     plain = Settings()
     settings = Settings(
-        section.read("patience", lambda given: None if given is None else seconds(given), plain.patience),
+        section.read("patience", lambda given: None if given is None else parse_duration(given), plain.patience),
         section.read("hybrid_threshold", _share, plain.hybrid_threshold),
         section.read("seed", whole, plain.seed),
         section.read("unscheduled", Unscheduled.of, plain.unscheduled),
@@ -91,11 +134,11 @@ def _settings(value: Any) -> tuple[Settings, PolicyName]:
 
 def _moves(value: Any) -> int:
     if whole(value) < 0:
-        raise Invalid(f"must be at least 0, for example 3, not {shown(value)}")
+        raise Invalid(f"must be at least 0, for example 3, not {quoted(value)}")
     return int(value)
 
 
 def _share(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise Invalid(f"must be a number from 0 to 1, not {shown(value)}")
+        raise Invalid(f"must be a number from 0 to 1, not {quoted(value)}")
     return float(value)

@@ -1,7 +1,7 @@
-"""One driver of the chaos run: submits work of every kind by a seed until its input ends, then says what came of it.
+"""One driver of the chaos run: submits random work of every kind until its input ends, then reports the results.
 
-Work leaves a line in a folder that all processes of the machine share: which piece started where, in which process.
-A piece that must be apart from its own kind looks at its start whether another of its kind lives on its node.
+Work writes a line to a folder that all processes of the machine share: which piece started where, in which process. A
+piece that must be apart from its own kind checks at its start whether another one is alive on its node.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from stead import actor_affinity, affinity, label_not_in
 PAUSE_S = 0.8
 TASKS_AHEAD = 4
 QUEUE = 150
-"""Tasks in a queue that is submitted at once: more than Ray's demand table lists of shapes."""
+"""Tasks in a queue that is submitted at once: more than the number of shapes in Ray's demand table."""
 
 GROUPS_AHEAD = 1
 
 
 def process(pid: int) -> str:
-    """A process that lives, by its number and its beginning: numbers are used again. "" if there is none."""
+    """A live process, by its id and start time, because ids are reused; "" if there is none."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -44,7 +44,7 @@ def lives(one: str) -> bool:
 
 
 def leave_a_line(folder: str, **said: Any) -> None:
-    """Begun on a line of its own: a kill may cut off the one before in the middle."""
+    """Starts with a newline, because a kill may have cut off the previous line."""
     line = "\n" + json.dumps({"at": time.time(), "process": process(os.getpid()), **said}) + "\n"
     number = os.open(Path(folder) / "lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(number, line.encode())
@@ -59,7 +59,7 @@ def task(folder: str, name: str, seconds: float) -> str:
 
 
 class Member:
-    """An actor that says where it starts, and whether one of its kind is there already."""
+    """An actor that reports where it starts, and whether one of its kind is already there."""
 
     def __init__(self, folder: str, name: str, role: str) -> None:
         context = ray.get_runtime_context()
@@ -117,7 +117,7 @@ class Load:
                 self.tasks[self.task.options(**options).remote(self.folder, name, self.rng.random() / 4)] = name
 
     def add_queue(self) -> None:
-        """Many equal tasks that the engine places; the next queue when this one is done."""
+        """Many equal tasks that the engine places. The next queue follows when this one is done."""
         if len(self.tasks) < TASKS_AHEAD:
             options: dict[str, Any] = {"max_retries": -1, "num_cpus": 0.5, "labels": {"queue": self.name}}
             queued = self.task.options(**options)
@@ -146,7 +146,7 @@ class Load:
         self.actors[name] = self.member.options(**options).remote(self.folder, name, role)
 
     def end_actor(self) -> None:
-        """Not one that something waits to be near: that would wait for ever."""
+        """End an actor, but none that other work waits to be near: that work would be pending forever."""
         idle = [name for name in self.actors if not any(self.near.get(task) == name for task in self.tasks.values())]
         idle = [name for name in idle if name not in self.followed]
         if idle and self.rng.random() < 0.3:
@@ -182,7 +182,7 @@ class Load:
                 self.ended_groups += 1
 
     def finish(self, seconds: float) -> dict[str, Any]:
-        """Wait for everything, for as long as something comes of it within so many seconds; then end it."""
+        """Wait for all work while some of it finishes within this many seconds; then end the rest."""
         end, ended = time.monotonic() + seconds, -1
         while (self.tasks or self.groups) and time.monotonic() < end:
             self.gather(0.5)
@@ -213,7 +213,7 @@ class Load:
 
 
 def _room() -> list[str]:
-    """What is free on each node, and what bundles it holds of groups that are gone."""
+    """What is free on each node, and which bundles of removed groups it still holds."""
     state = ray._private.state
     free, groups = state.available_resources_per_node(), ray.util.placement_group_table()
     live = {id for id, group in groups.items() if group["state"] != "REMOVED"}
@@ -243,9 +243,7 @@ def main(address: str, folder: str, name: str, seed: int, roles: int, members: i
 
     threading.Thread(target=listen, daemon=True).start()
     load.run(until)
-    said = json.dumps(
-        load.finish(finish_s)
-    )  # into a file: Ray writes to the output too, also into the middle of a line
+    said = json.dumps(load.finish(finish_s))  # into a file, because Ray also writes to the output, even within a line
     (Path(folder) / f"{name}.json").write_text(said, encoding="utf-8")
 
 

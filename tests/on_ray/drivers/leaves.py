@@ -1,4 +1,5 @@
-"""Makes a detached actor, one that is not, one that cannot be placed, and a task that waits; says "ready" and stays."""
+"""Creates a detached actor, a normal one, one that cannot be placed, and a pending task; prints "ready" and keeps
+running."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def main(address: str) -> None:
     kept = [actor.options(num_cpus=0, scheduling_strategy=nowhere).remote()]
     kept.append(never.options(num_cpus=0, scheduling_strategy=nowhere).remote())
     ray.get([left.where.remote(), taken.where.remote()])
-    stead.nodes()  # what was submitted before is known to the controller when it answers
+    stead.nodes()  # after this answer, the controller knows all earlier submissions
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.read()

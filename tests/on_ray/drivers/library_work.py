@@ -1,4 +1,4 @@
-"""Work that Ray's own libraries start, by name: says the nodes that it ran on. Nothing here knows stead."""
+"""Work that Ray's own libraries start, by name: prints the nodes that it ran on. Nothing here uses stead."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve() -> Iterable[str]:
     serve.run(deployment.bind())
     answers = set()
     for _ in range(100):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             answers.add(answer.read().decode())
         if len(answers) == 2:
             break

@@ -1,7 +1,7 @@
-"""Plain work of a driver with hooks of its own: says what a worker finds, and where work went that likes any node.
+"""Plain work of a driver with its own hooks: prints what a worker sees, and on which nodes unrestricted work ran.
 
-Arguments: the address, then "named" or "function" for a worker setup hook in the one form or the other, or "none".
-"init" attaches by `stead.init`, the others by `ray.init`.
+Arguments: the address, then "named" or "function" for the form of the worker setup hook, or "none". "init" connects
+with `stead.init`, the others with `ray.init`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-import own_hooks
+import own_hooks  # type: ignore[import-not-found]  # a script finds what is beside it
 import ray
 
 import stead

@@ -1,4 +1,4 @@
-"""A job that does nothing but last: says its id, and ends when its input does."""
+"""A job that only keeps running: prints its id, and ends when its input does."""
 
 from __future__ import annotations
 

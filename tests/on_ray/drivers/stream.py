@@ -1,6 +1,6 @@
-"""Streams short tasks of one shape until its input ends; says of each when it was submitted, where and when it ran.
+"""Streams short tasks of one shape until its input ends; prints when each was submitted, and where and when it ran.
 
-Says "ready" when the stream flows on every node that it was told to wait for.
+Prints "ready" when the stream runs on every node in its arguments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 AHEAD = 150
-"""How many tasks wait or run at any moment."""
+"""How many tasks are pending or running at any time."""
 
 RUN_S = 0.005
 
@@ -24,7 +24,7 @@ def stream(
 ) -> list[tuple[float, str, float]]:
     """(submitted at, node, started at) of every task; raises if one failed.
 
-    A stream holds its leases for as long as it flows, so each has a lane (a resource) of its own on every node.
+    A stream holds its leases while it runs, so each stream has its own lane (a resource) on every node.
     """
 
     @ray.remote(num_cpus=0, resources={lane: 1}, max_retries=0)  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""Plain work of every kind, and what Ray says that each piece holds. With "init", attached by `stead.init`."""
+"""Plain work of every kind, and what Ray reports that each piece holds. With "init", connected by `stead.init`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(address: str, how: str) -> None:
         ray.init(address, logging_level="error", log_to_driver=False)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     group = placement_group([{"CPU": 1}])
-    assert group.wait(30)
+    assert group.wait(60)
     inside = PlacementGroupSchedulingStrategy(group)
     keepers = [Keeper.remote() for _ in range(4)]
     found: dict[str, Any] = {

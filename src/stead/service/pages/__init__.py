@@ -1,7 +1,7 @@
-"""The web pages: the desk's questions and changes for people, rendered here and loaded without a build.
+"""The web pages: the desk's questions and changes for people, rendered by the service, without a build step.
 
-Rule: a page reads its words, asks the desk and fills a template; it knows nothing that the REST API could not tell too.
-Every page is a plain address that works without scripts; htmx only saves loading the whole of it again.
+Rule: a page parses its request, asks the desk and fills a template; it shows nothing that the REST API does not offer
+too. Every page has a plain URL and works without scripts; htmx only updates parts of it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from stead.service.pages.node import add_node
 from stead.service.pages.owners import add_owners
 from stead.service.pages.past import add_past
 from stead.service.pages.sign_in import add_sign_in
-from stead.service.pages.trying import add_trying
 from stead.service.pages.use import add_use
 from stead.service.pages.waiting import add_waiting
+from stead.service.pages.what_if import add_what_if
 from stead.service.pages.work import add_groups, add_work
 
 
 def create_pages(desk: Desk, keys: Keys, history: History) -> APIRouter:
-    """All pages. They are no part of the API's document: programs are not to rely on them."""
+    """All pages. They are not in the OpenAPI document: programs must not rely on them."""
     frame = Frame(desk)
     pages = APIRouter(route_class=page_route(frame), include_in_schema=False)
     add_sign_in(pages, frame, keys)
     add_use(pages, frame, history)
     add_nodes = (add_cluster, add_node, add_many_nodes)
     add_all_work = (add_waiting, add_work, add_groups, add_owners)
-    add_questions = (add_trying, add_comparing)
-    for add in (*add_nodes, *add_all_work, *add_questions, add_about, add_past):  # the last takes every other address
+    add_questions = (add_what_if, add_comparing)
+    for add in (*add_nodes, *add_all_work, *add_questions, add_about, add_past):  # the last one matches all other URLs
         add(pages, frame)
 
     @pages.get("/static/{name}")

@@ -1,7 +1,7 @@
-"""What is known of one thing beside its state: the events about it, the changes of its nodes, and what can be undone.
+"""What is known about one object beside its state: its events, the changes of its nodes, and which can be undone.
 
-Rule: a link to work, a group or a node leads somewhere also when that is gone, or was placed by Ray itself: the page
-then shows what is known of it. What nobody ever heard of is not found.
+Rule: a link to work, a group or a node always leads to a page, also if the object is gone or was placed by Ray itself:
+the page then shows what is known about it. Only an unknown id is not found.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
+from stead.engine.explain.events import Event
 from stead.errors import Invalid
-from stead.labelling import Labels
-from stead.node import Node
+from stead.language.labels import Labels
+from stead.language.nodes import Node
 from stead.operate.audit import Entry
 from stead.operate.changes import inverse
-from stead.operate.describing import is_about
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import PAGE_MAX, Query
-from stead.operate.views import Event, NodeView, explanation_json
+from stead.operate.views import NodeView, explanation_json
 from stead.service.pages.frame import Frame, Gone
-from stead.service.pages.wording import link, short, title
+from stead.service.pages.wording import link
+from stead.text import short_id
 
 EVENTS_LOOKED_AT = 5000
 ENTRIES_LOOKED_AT = 300
 EVENTS_SHOWN = 15
 ENTRIES_SHOWN = 8
 ONE_BY_ONE_MAX = 20
-"""Up to this many nodes are asked for by id; for more, one list is quicker."""
+"""Up to this many nodes are fetched by id; for more, one list is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
     """Events and changes, the newest first. `stands` says why a change cannot be undone, "" if it can; `there` are the
-    nodes of the changes that are not gone."""
+    nodes of the changes that still exist."""
 
     events: Sequence[Event]
     entries: Sequence[Entry]
@@ -46,7 +47,7 @@ class About:
 
 
 def about(frame: Frame, events: Sequence[Event], nodes: Iterable[str] | None) -> About:
-    """These events, oldest first, and the latest changes of these nodes; of None, the latest of any node."""
+    """These events, oldest first, and the latest changes of these nodes; for None, the latest changes of any node."""
     chosen = None if nodes is None else set(nodes)
     latest = frame.latest_entries(ENTRIES_LOOKED_AT)[::-1]
     entries = [each for each in latest if chosen is None or not chosen.isdisjoint(each.states)][:ENTRIES_SHOWN]
@@ -57,22 +58,22 @@ def about(frame: Frame, events: Sequence[Event], nodes: Iterable[str] | None) ->
 def add_about(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/about/{id:path}")
     def anything(request: Request, id: str) -> HTMLResponse:
-        return past_of(request, frame, id, Gone(f"Nothing here is called {short(id)!r}."))
+        return past_of(request, frame, id, Gone(f"There is nothing called {short_id(id)!r}."))
 
 
 def is_known(frame: Frame, id: str) -> bool:
-    """Whether anything can be told of what is not listed."""
+    """Whether anything is known about an object that is not listed."""
     if _events_of(frame, id) or any(id in each.states for each in frame.latest_entries(ENTRIES_LOOKED_AT)):
         return True
     return _why(frame.desk, id) is not None
 
 
 def _events_of(frame: Frame, id: str) -> list[Event]:
-    return [each for each in frame.latest_events(EVENTS_LOOKED_AT) if is_about(each.subject, id)]
+    return [each for each in frame.latest_events(EVENTS_LOOKED_AT) if each.is_about(id)]
 
 
 def past_of(request: Request, frame: Frame, id: str, refusal: Gone) -> HTMLResponse:
-    """The page of what is not listed any more, or never was; refuses what nobody ever heard of."""
+    """The page of an object that is not listed; refuses an unknown id."""
     known = about(frame, _events_of(frame, id), [id])
     why = _why(frame.desk, id)
     if not known.events and not known.entries and why is None:
@@ -81,7 +82,7 @@ def past_of(request: Request, frame: Frame, id: str, refusal: Gone) -> HTMLRespo
 
 
 def _why(desk: Desk, id: str) -> str | None:
-    """What can be said of work that only the cluster's own tables know."""
+    """The explanation of work that only the cluster's own tables know."""
     try:
         return str(explanation_json(desk.why(id))["text"])
     except Unanswered:
@@ -94,12 +95,12 @@ def _why(desk: Desk, id: str) -> str | None:
 
 
 def changed_nodes(desk: Desk, entries: Iterable[Entry]) -> dict[str, NodeView]:
-    """The nodes that entries of the audit changed and that are there."""
+    """The existing nodes that these audit entries changed."""
     return views_of(desk, (id for entry in entries for id in entry.states))
 
 
 def what_stands(entries: Sequence[Entry], views: Mapping[str, NodeView]) -> dict[int, str]:
-    """Of each entry why it cannot be undone with the nodes as they are now, "" if it can."""
+    """Why each entry cannot be undone with the nodes as they are now, "" if it can."""
     nodes = {id: _node(view) for id, view in views.items()}
     undone = {each.action: each.number for each in entries}
     found = {}
@@ -108,8 +109,8 @@ def what_stands(entries: Sequence[Entry], views: Mapping[str, NodeView]) -> dict
         try:
             inverse(entry, nodes, entry.at)
         except Invalid as error:
-            said = str(error)
-            reason = said.partition(": ")[2].partition(";")[0] or "it changed nothing"
+            text = str(error)
+            reason = text.partition(": ")[2].partition(";")[0] or "it changed nothing"
             if undo := undone.get(f"undo {entry.number}"):
                 reason = f"undone by entry {undo}"
         found[entry.number] = reason
@@ -117,7 +118,7 @@ def what_stands(entries: Sequence[Entry], views: Mapping[str, NodeView]) -> dict
 
 
 def views_of(desk: Desk, ids: Iterable[str]) -> dict[str, NodeView]:
-    """The nodes with these ids that are there."""
+    """The existing nodes with these ids."""
     wanted = dict.fromkeys(id for id in ids if id)
     if len(wanted) > ONE_BY_ONE_MAX:
         return {view.id: view for view in desk.nodes(Query(limit=PAGE_MAX)).items if view.id in wanted}
@@ -135,7 +136,7 @@ def views_of(desk: Desk, ids: Iterable[str]) -> dict[str, NodeView]:
 
 
 def _node(view: NodeView) -> Node:
-    """As much of the node as a change may change."""
+    """The part of the node that a change can change."""
     labels = {key: value for key, value in view.labels.items() if view.sources.get(key) != "stead"}
     return Node(view.id, labels=Labels(labels), taints=view.taints, name=view.name, draining=view.draining)
 
@@ -144,11 +145,10 @@ def _node(view: NodeView) -> Node:
 
 
 def titles_of(desk: Desk, ids: Iterable[str]) -> Mapping[str, str]:
-    """What to call nodes. A short id is as good as a name; one that has left has no other."""
-    named = {id: short(id) for id in dict.fromkeys(ids) if id}
-    for id, view in views_of(desk, (id for id in named if named[id] != id)).items():
-        named[id] = title(view)
-    return named
+    """The display names of nodes; a node that has left has no name."""
+    wanted = [id for id in dict.fromkeys(ids) if id]
+    views = views_of(desk, wanted)
+    return {id: views[id].title if id in views else short_id(id) for id in wanted}
 
 
 def is_there(desk: Desk, id: str) -> bool:
@@ -161,5 +161,5 @@ def is_there(desk: Desk, id: str) -> bool:
 
 
 def address_of_change(nodes: Sequence[str], number: int) -> str:
-    """Where a change that was made is shown: at its node, or at all of its nodes."""
+    """The URL that shows a change: its node, or all of its nodes."""
     return link("nodes", nodes[0], done=number) if len(nodes) == 1 else link("change", done=number)

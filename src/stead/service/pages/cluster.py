@@ -1,7 +1,7 @@
-"""The cluster page: every node as a tile, grouped by a label and filled by use; or as a table.
+"""The cluster page: every node as a tile, grouped by a label and filled by usage; or as a table.
 
-Rule: good at ten nodes and at ten thousand. The more there are, the smaller a tile: a card that says what runs there,
-a tile with a name, or a dot. What has not changed is not sent again.
+Rule: usable with ten nodes and with ten thousand. The more nodes, the smaller a tile: a card that shows what runs
+there, a tile with a name, or a dot. If nothing has changed, nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.requests import Request
 
 from stead.errors import Invalid
-from stead.labelling import IDENTITY_KEYS, Selector
+from stead.language.labels import IDENTITY_KEYS, Selector
+from stead.language.resources import in_order, quantity_text
+from stead.language.selectors import parse_selector
 from stead.operate.desk import Desk
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import NodeView, Page, Summary
-from stead.selectors import parse_selector
 from stead.service.pages.about import is_known
 from stead.service.pages.frame import Frame, Gone, found, go_to, is_part
 from stead.service.pages.many_nodes import EFFECT_CHOICES, VERBS
 from stead.service.pages.sorting import Column, heads, known, ordered_by
-from stead.service.pages.wording import amount, link, names, ordered, share, step, title, tone
+from stead.service.pages.wording import link, names, share, step, tone
 
 CARDS_MAX = 60
 TILES_MAX = 600
@@ -45,9 +46,9 @@ class Tile:
 
     id: str
     title: str
-    use: int | None  # per cent of the chosen resource; None if it has none
-    said: str  # in words, for those who cannot see or hover
-    marks: str  # classes
+    use: int | None  # percentage of the chosen resource; None if the node has none
+    text: str  # as text, for those who cannot see or hover
+    marks: str  # CSS classes
     node: NodeView
     work: str = ""
 
@@ -58,7 +59,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Nodes with one value of the label they are grouped by."""
+    """The nodes with one value of the label that they are grouped by."""
 
     value: str
     tiles: Sequence[Tile]
@@ -67,7 +68,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to see of the cluster."""
+    """What the user wants to see of the cluster."""
 
     by: str = ""
     of: str = ""
@@ -100,11 +101,11 @@ def add_cluster(pages: APIRouter, frame: Frame) -> None:
         values = seen_by(desk, wish)
         if not is_part(request, "map"):
             return frame.page(request, "cluster.html", section="cluster", **values)
-        if values["problem"]:  # the map stays as it was
+        if values["problem"]:  # keep the map as it was
             answer: Response = frame.part("match.html", **values)
             answer.headers.update({"hx-retarget": "#match", "hx-reswap": "outerHTML", "hx-replace-url": "false"})
             return answer
-        if seen == values["mark"]:  # what the browser has
+        if seen == values["mark"]:  # the browser has this already
             return Response(status_code=204)
         return frame.part("map.html", **values)
 
@@ -118,29 +119,29 @@ def add_cluster(pages: APIRouter, frame: Frame) -> None:
 
     @pages.get("/ui/find")
     def find(id: str) -> Response:
-        """Whatever has this id, address or name: a node, work or a group."""
-        said = id.strip()
+        """The node, work or group with this id, address or name."""
+        name = id.strip()
         try:
-            return go_to(link("nodes", found(desk.node, said).id))
+            return go_to(link("nodes", found(desk.node, name).id))
         except Gone as error:
             no_node = str(error)
         with suppress(Gone):
-            found(desk.one, said)
-            return go_to(link("work", said))
+            found(desk.one, name)
+            return go_to(link("work", name))
         for field in ("id", "name"):
-            for group in desk.groups(Query(filters=(f"{field}={said}",), limit=1)).items:
+            for group in desk.groups(Query(filters=(f"{field}={name}",), limit=1)).items:
                 return go_to(link("groups", group.id))
-        if is_known(frame, said):
-            return go_to(link("about", said))
-        raise Gone(f"Nothing here is called {said!r}: {no_node}.")
+        if is_known(frame, name):
+            return go_to(link("about", name))
+        raise Gone(f"There is nothing called {name!r}: {no_node}.")
 
 
 def seen_by(desk: Desk, wish: Wish) -> dict[str, Any]:
-    """All that the page shows."""
+    """Everything that the page shows."""
     summary, labels = desk.summary(), desk.labels()
     keys = choices_of(labels, summary.nodes)
     by = wish.by if wish.by in labels or wish.by == EVERYTHING else next((key for key in USUAL if key in keys), "")
-    resources = [name for name in ordered(summary.total) if summary.total[name]]
+    resources = [name for name in in_order(summary.total) if summary.total[name]]
     of = wish.of if wish.of in resources else next(iter(resources), "")
     columns = columns_of(by, resources)
     sort = known(columns, wish.sort) if wish.view == "table" else ""
@@ -181,7 +182,7 @@ def seen_by(desk: Desk, wish: Wish) -> dict[str, Any]:
 
 def columns_of(by: str, resources: Sequence[str]) -> list[Column[NodeView]]:
     """The columns of the table of nodes."""
-    found: list[Column[NodeView]] = [Column("node", "Node", title)]
+    found: list[Column[NodeView]] = [Column("node", "Node", lambda view: view.title)]
     if by and by != EVERYTHING:
         found.append(Column("label", by, lambda view: view.labels.get(by, "")))
     found += [Column(f"use.{name}", f"{name} used", _used(name), is_number=True) for name in resources[:3]]
@@ -195,13 +196,13 @@ def _used(name: str) -> Callable[[NodeView], float | None]:
 
 
 def mark_of(tiles: Iterable[Tile], *rest: object) -> str:
-    """Changes when what the map shows does."""
-    shown = "\n".join(f"{each.id} {each.said} {each.work}" for each in tiles)
+    """A digest of what the map shows."""
+    shown = "\n".join(f"{each.id} {each.text} {each.work}" for each in tiles)
     return hashlib.sha256(f"{shown}{rest!r}".encode()).hexdigest()[:16]
 
 
 def understood(text: str) -> tuple[Selector | None, str]:
-    """The selector, or the sentence that says what is wrong with it."""
+    """The selector, or what is wrong with it."""
     if not text:
         return None, ""
     try:
@@ -215,13 +216,13 @@ def size_of(count: int) -> str:
 
 
 def choices_of(labels: Mapping[str, Mapping[str, Sequence[str]]], nodes: int) -> list[str]:
-    """Label keys that are worth grouping by: not one group for each node."""
+    """Label keys that are useful to group by: not one group for each node."""
     most = max(2, min(GROUPS_MAX, nodes // 2))
     return sorted(key for key, values in labels.items() if key not in IDENTITY_KEYS and len(values) <= most)
 
 
 def work_by_node(desk: Desk, summary: Summary) -> Mapping[str, Sequence[str]]:
-    """What runs on each node, by name; nothing when that would be a long list."""
+    """The names of what runs on each node; empty if that would be a long list."""
     found: dict[str, list[str]] = defaultdict(list)
     if summary.running <= LISTED_WORK_MAX:
         for work in desk.work(Query(filters=("state=running",), limit=LISTED_WORK_MAX)).items:
@@ -233,28 +234,28 @@ def tile(node: NodeView, of: str, size: str, work: Sequence[str]) -> Tile:
     total = node.total.get(of, 0.0)
     use = share(total, node.available.get(of, 0.0)) if total else None
     marks = []
-    name = title(node)
-    said = [name]
+    name = node.title
+    parts = [name]
     if use is None:
-        said.append(f"no {of}" if of else "no resources")
+        parts.append(f"no {of}" if of else "no resources")
         marks.append("none")
     else:
-        said.append(f"{use} % of {amount(total, of)} {of}")
+        parts.append(f"{use} % of {quantity_text(of, total)} {of}")
     if node.runs:
-        said.append(f"{node.runs} running")
+        parts.append(f"{node.runs} running")
     if node.draining:
-        said.append("draining")
+        parts.append("draining")
         marks.append("draining")
     if node.taints:
-        said.append("tainted " + " ".join(map(str, node.taints)))
+        parts.append("tainted " + " ".join(map(str, node.taints)))
         tones = {tone(taint) for taint in node.taints}
         marks.append(next(each for each in ("alarm", "reserved", "soft") if each in tones))
     shown = names(work) if size == "cards" else ""
-    return Tile(node.id, name, use, ", ".join(said), " ".join(marks), node, shown)
+    return Tile(node.id, name, use, ", ".join(parts), " ".join(marks), node, shown)
 
 
 def cut(tiles: Iterable[Tile], by: str, of: str) -> list[Cut]:
-    """The groups of the map, those without the label last."""
+    """The groups of the map; nodes without the label are last."""
     found: dict[str, list[Tile]] = defaultdict(list)
     for each in tiles:
         found[each.node.labels.get(by, "") if by and by != EVERYTHING else ""].append(each)

@@ -1,7 +1,7 @@
 """Two what-ifs side by side: what each would do to the cluster as it is now, in one table.
 
-Rule: both are written as `stead what-if` reads them and tried one after the other; nothing is changed. Work is shown
-where the two differ from now, equal fates once.
+Rule: both are written as for `stead what-if` and tried one after the other; nothing is changed. The table shows work
+that either of them would change; equal fates are one row.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from starlette.requests import Request
 from stead.errors import Invalid
 from stead.operate.desk import Desk
 from stead.operate.what_if import Difference
-from stead.service.clients import WHILE_WANTED
+from stead.service.disconnects import WHILE_WANTED
 from stead.service.pages.frame import Frame, first, may_compute, read_form
-from stead.service.pages.trying import EXAMPLE, TEXT_MAX, read_written, titles_in
+from stead.service.pages.what_if import EXAMPLE, TEXT_MAX, read_written, titles_in
 from stead.service.pages.wording import entry_name, total
 
 SIDES = ("first", "second")
@@ -28,9 +28,9 @@ SECOND_EXAMPLE = "changes:\n- drain: cpu-1\n"
 COUNTS = (
     ("placed", "Would start"),
     ("moved", "Would move"),
-    ("stranded", "Would lose its place and wait"),
-    ("blocked", "Could start now, and would wait"),
-    ("unplaced", "Is new, and would wait"),
+    ("stranded", "Would lose its place and be pending"),
+    ("blocked", "Could start now, and would be pending"),
+    ("unplaced", "Is new, and would be pending"),
     ("refused", "Would fail"),
 )
 Fate = tuple[str, str]
@@ -39,7 +39,7 @@ NO_FATE: Fate = ("", "")
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """What becomes of equal work in the one and in the other: (kind, node) for each; ("", "") if nothing changes."""
+    """What happens to equal work in each what-if: (kind, node) for each; ("", "") if nothing changes."""
 
     ids: Sequence[str]
     name: str
@@ -59,7 +59,7 @@ def add_comparing(pages: APIRouter, frame: Frame) -> None:
         tried, problems = both_tried(desk, texts) if asks else ([], ["", ""])
         rows = compared(*tried) if len(tried) == len(SIDES) else []
         verbs = dict(COUNTS)
-        titles = {id: said for each in tried for id, said in titles_in(desk, each).items()}
+        titles = {id: text for each in tried for id, text in titles_in(desk, each).items()}
         return frame.page(
             request,
             "compare.html",
@@ -69,7 +69,7 @@ def add_comparing(pages: APIRouter, frame: Frame) -> None:
             examples=(EXAMPLE, SECOND_EXAMPLE),
             problems=problems,
             tried=tried if rows or len(tried) == len(SIDES) else [],
-            counts=[(said, [total(getattr(each, kind)) for each in tried]) for kind, said in COUNTS],
+            counts=[(text, [total(getattr(each, kind)) for each in tried]) for kind, text in COUNTS],
             rows=rows[:ROWS_MAX],
             verbs=verbs,
             left_out=max(0, len(rows) - ROWS_MAX),
@@ -102,7 +102,7 @@ def both_tried(desk: Desk, texts: Sequence[str]) -> tuple[list[Difference], list
 
 
 def compared(one: Difference, other: Difference) -> list[Both]:
-    """Work that either of the two would change; where they disagree comes first."""
+    """Work that either of the two would change; work on which they differ comes first."""
     sides = (dict(_fates(one)), dict(_fates(other)))
     same: dict[tuple[str, str, Fate, Fate], list[str]] = {}
     for id in dict.fromkeys([*sides[0], *sides[1]]):
@@ -114,7 +114,7 @@ def compared(one: Difference, other: Difference) -> list[Both]:
 
 
 def _fates(found: Difference) -> Iterator[tuple[str, tuple[str, str, str, str]]]:
-    """Of each piece of work: what becomes of it, the node where it would be, its name, and its node now."""
+    """For each piece of work: what happens to it, its node then, its name, and its node now."""
     for kind, _ in COUNTS:
         for fate in getattr(found, kind):
             now = "" if kind in ("blocked", "placed") else fate.before

@@ -1,7 +1,7 @@
-"""What all pages share: templates, the frame around a page, forms, and refusals as pages.
+"""What all pages share: templates, the frame around a page, forms, and error pages.
 
-Rule: templates escape everything. A refusal is one sentence on a page of its own, in the same frame, under the status
-that the API would give; when even the cluster's name cannot be had, the frame does without it.
+Rule: templates escape everything. An error is one sentence on its own page, in the same frame, with the status that the
+API would return; if the cluster does not answer, the frame omits its title.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from stead.errors import Invalid, printable, sentence
+from stead.engine.explain.events import Event
+from stead.errors import Invalid, sentence
+from stead.language.resources import amounts_text, in_order, quantity_text
+from stead.language.times import duration_text
 from stead.operate.audit import Entry
-from stead.operate.describing import last_number
 from stead.operate.desk import NODES_MAX, Desk, Unanswered
 from stead.operate.snapshot import Query
-from stead.operate.views import Event, Page, Summary, WorkView
+from stead.operate.views import Page, Summary, WorkView
 from stead.service.api import REFUSALS, Missing
 from stead.service.keys import Key
 from stead.service.pages import wording
+from stead.text import plural, printable, short_id, with_names
 
 ASSETS = Path(__file__).parent.parent / "static"
 THEMES = ("light", "dark")
 THEME_COOKIE = "stead_theme"
 FIELDS_MAX = NODES_MAX + 500
-"""A form may have a field for each node of a change, and then some."""
+"""A form may have a field for each node of a change, plus a few."""
 HTMX = {
     "allowEval": False,
     "allowScriptTags": False,
@@ -54,17 +57,17 @@ SECTIONS = (
     ("work", "/ui/work", "Work"),
     ("groups", "/ui/groups", "Groups"),
     ("what-if", "/ui/what-if", "What if"),
-    ("use", "/ui/use", "Use"),
+    ("use", "/ui/use", "Usage"),
     ("events", "/ui/events", "Events"),
     ("history", "/ui/history", "History"),
 )
 HEADINGS = {
-    400: "That cannot be done",
-    401: "A token is needed",
-    403: "Not with this token",
+    400: "This is not possible",
+    401: "A token is required",
+    403: "This token is not enough",
     404: "Not found",
-    409: "That cannot be done now",
-    500: "That did not work",
+    409: "This is not possible now",
+    500: "Something went wrong",
     503: "The cluster does not answer",
 }
 
@@ -72,16 +75,16 @@ log = logging.getLogger(__name__)
 
 
 class Gone(Missing):
-    """What the page is about is not there."""
+    """The subject of the page does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever looks: a key if a token was shown, and how the page should look."""
+    """Who looks at the page: the owner of the token, if any, and the chosen theme."""
 
     key: Key | None
     theme: str
-    address: str  # of this page, to come back to
+    address: str  # of this page, to return to
 
     @property
     def may_change(self) -> bool:
@@ -89,13 +92,13 @@ class Visitor:
 
 
 def _printable(value: Any) -> Any:
-    """What a template writes: names come from anywhere, and a control or bidi character would change the page."""
+    """Escapes control and bidi characters, which could change how the page looks: names come from anywhere."""
     return printable(value, keep="\n\t\r") if type(value) is str else value
 
 
 def may_compute(request: Request) -> bool:
-    """Whether a page may answer a long question that is only in its address. Any site can make a browser open an
-    address, so it takes a token, and a request that no other site caused. Everybody else asks by a form."""
+    """Whether a page may compute an expensive answer on GET. Any site can make a browser open a URL, so this needs a
+    token, and a request that no other site caused. All others send a form."""
     site = request.headers.get("sec-fetch-site", "none").lower()
     return request.state.key is not None and site in ("same-origin", "none")
 
@@ -112,7 +115,6 @@ class Frame:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self._last_event = self._last_entry = 0  # the last numbers that were seen
         self._templates = Environment(
             loader=PackageLoader("stead.service", "templates"),
             autoescape=True,
@@ -122,28 +124,51 @@ class Frame:
             lstrip_blocks=True,
         )
         self._templates.globals.update(
-            sections=SECTIONS, htmx=json.dumps(HTMX), asset=_address_of, words=wording, link=wording.link
+            sections=SECTIONS,
+            htmx=json.dumps(HTMX),
+            asset=_address_of,
+            words=wording,
+            link=wording.link,
+            plural=plural,
+            short_id=short_id,
+            duration_text=duration_text,
+            in_order=in_order,
+            named=self.named,
+            called=self.called,
         )
         self._templates.filters.update(
-            amount=wording.amount, amounts=wording.amounts, ago=wording.ago, moment=wording.moment, share=wording.share
+            amount=lambda amount, name: quantity_text(name, amount),
+            amounts=amounts_text,
+            ago=wording.ago,
+            moment=wording.moment,
+            share=wording.share,
         )
 
+    def named(self, text: str) -> str:
+        """Text with display names in place of node ids."""
+        return with_names(text, self.called)
+
+    def called(self, id: str) -> str:
+        """The display name of a node, or of anything else, by its id."""
+        found = self.desk.nodes(Query((f"id={id}",), limit=1)).items
+        return found[0].title if found else short_id(id)
+
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """A whole page; `section` among the values says where in the menu it is."""
+        """A whole page; `section` in the values selects the menu item."""
         values.setdefault("summary", None)
         values.setdefault("section", "")
         values["summary"] = values["summary"] or self.desk.summary()
         return HTMLResponse(self.text(template, visitor=visitor_of(request), **values), status)
 
     def part(self, template: str, **values: Any) -> HTMLResponse:
-        """A part of one, for htmx."""
+        """A part of a page, for htmx."""
         return HTMLResponse(self.text(template, **values))
 
     def text(self, template: str, **values: Any) -> str:
         return self._templates.get_template(template).render(**values)
 
-    def refusal(self, request: Request, status: int, said: str) -> Response:
-        """One sentence, in the frame if the cluster still says who it is."""
+    def refusal(self, request: Request, status: int, text: str) -> Response:
+        """One sentence, in the frame if the cluster still answers."""
         summary: Summary | None = None
         if status < 500:
             try:
@@ -156,39 +181,29 @@ class Frame:
             summary=summary,
             section="",
             heading=HEADINGS.get(status, HEADINGS[500]),
-            said=said,
+            text=text,
         )
         return HTMLResponse(found, status)
 
-    # -- what several pages ask
+    # -- questions of several pages
 
     def waiting(self, most: int) -> Page[WorkView]:
         return self.desk.work(Query(filters=("state=waiting",), limit=most))
 
-    def last_event(self) -> int:
-        """The number of the last event."""
-        self._last_event = last_number(self.desk.events, self._last_event)
-        return self._last_event
-
-    def last_entry(self) -> int:
-        """The number of the last entry of the audit."""
-        self._last_entry = last_number(self.desk.audit, self._last_entry)
-        return self._last_entry
-
     def latest_events(self, most: int) -> list[Event]:
         """Oldest first."""
-        return list(self.desk.events(max(0, self.last_event() - most), most))
+        return list(self.desk.events(-most, most))
 
     def latest_entries(self, most: int) -> list[Entry]:
         """Oldest first."""
-        return list(self.desk.audit(max(0, self.last_entry() - most), most))
+        return list(self.desk.audit(-most, most))
 
 
 Answers = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def page_route(frame: Frame) -> type[APIRoute]:
-    """Routes whose refusals are pages."""
+    """Routes whose errors are pages."""
 
     def answers(route: APIRoute) -> Answers:
         inner = APIRoute.get_route_handler(route)
@@ -197,10 +212,10 @@ def page_route(frame: Frame) -> type[APIRoute]:
             try:
                 return await inner(request)
             except Exception as error:
-                status, said = _refused(error)
+                status, text = _refused(error)
                 if status >= 500:
-                    log.error("%s %s: %s", request.method, request.url.path, said, exc_info=error)
-                return await run_in_threadpool(frame.refusal, request, status, said)
+                    log.error("%s %s: %s", request.method, request.url.path, text, exc_info=error)
+                return await run_in_threadpool(frame.refusal, request, status, text)
 
         return answer
 
@@ -218,13 +233,13 @@ def _refused(error: Exception) -> tuple[int, str]:
         case HTTPException():
             return error.status_code, str(error.detail)
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] == "ray":
-        said = sentence(str(error).strip().partition("\n")[0][:200]) or type(error).__name__
-        return 503, f"The cluster does not answer ({said}); reload this page to try again."
-    return 500, "Something went wrong in this service; its log says more."
+        text = sentence(str(error).strip().partition("\n")[0][:200]) or type(error).__name__
+        return 503, f"The cluster does not answer ({text}); reload this page to retry."
+    return 500, "Something went wrong in this service; its log has the details."
 
 
 def found(ask: Callable[[str], Any], id: str) -> Any:
-    """What the desk finds, or a page that says it is gone."""
+    """What the desk finds, or an error page if it is gone."""
     try:
         return ask(id)
     except Unanswered:
@@ -234,13 +249,13 @@ def found(ask: Callable[[str], Any], id: str) -> Any:
 
 
 def is_part(request: Request, target: str) -> bool:
-    """Whether htmx asks for one part of the page only."""
+    """Whether htmx requests only this part of the page."""
     wanted = request.headers.get("hx-target", "")
     return request.headers.get("hx-request") == "true" and wanted == target
 
 
 async def read_form(request: Request) -> list[tuple[str, str]]:
-    """The fields of a form in their order."""
+    """The fields of a form, in order."""
     body = (await request.body()).decode("utf-8", "replace")
     try:
         return parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX)
@@ -249,7 +264,7 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
 
 
 def every(form: list[tuple[str, str]], name: str) -> list[str]:
-    """All values of a field, each once, in their order."""
+    """All values of a field, each once, in order."""
     return list(dict.fromkeys(value for field, value in form if field == name and value))
 
 
@@ -257,11 +272,11 @@ def go_to(address: str) -> RedirectResponse:
     return RedirectResponse(address, 303)
 
 
-# -- what pages load
+# -- assets
 
 
 def asset(name: str, versioned: bool) -> Response:
-    """A script or a style. Its address changes with what is in it, so that a browser may keep it."""
+    """A script or a style. Its URL changes with its content, so that a browser may cache it."""
     if name not in {path.name for path in ASSETS.iterdir()}:
         raise Gone(f"There is no file /static/{name}.")
     kept = "public, max-age=31536000, immutable" if versioned else "no-cache"
@@ -280,5 +295,5 @@ def _address_of(name: str) -> str:
 
 
 def first(form: list[tuple[str, str]]) -> Mapping[str, str]:
-    """The fields by name; of equal names the first."""
+    """The fields by name; of several with the same name, the first."""
     return dict(reversed(form))

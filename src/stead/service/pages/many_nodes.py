@@ -1,7 +1,7 @@
-"""One change of several nodes, selected on the map or in the table: one preview, one Apply, one entry of the audit.
+"""One change of several nodes, selected on the map or in the table: one preview, one Apply, one audit entry.
 
-Rule: what was previewed is what is made. A preview holds the ids of its nodes, so a node that joins meanwhile is not
-changed, and one that leaves is refused. It works without scripts.
+Rule: Apply makes exactly the previewed change. A preview holds the ids of its nodes, so a node that joins later is not
+changed, and a node that has left is refused. It works without scripts.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, Response
 from starlette.requests import Request
 
-from stead.arguments import effect_text
 from stead.errors import Invalid
+from stead.language.arguments import effect_text
+from stead.language.selectors import parse_selector
 from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import Desk, listed
 from stead.operate.snapshot import PAGE_MAX
 from stead.operate.snapshot import Query as Part
 from stead.operate.views import NodeView
 from stead.operate.what_if import Difference
-from stead.selectors import parse_selector
 from stead.service.api import author_of
-from stead.service.clients import WHILE_WANTED
+from stead.service.disconnects import WHILE_WANTED
 from stead.service.pages.about import address_of_change, changed_nodes, views_of, what_stands
 from stead.service.pages.frame import Frame, every, first, go_to, may_compute, read_form
 from stead.service.pages.node import EFFECTS, FIELDS, NUMBER_MAX, change_of, entry_of, in_words
-from stead.service.pages.trying import titles_in
-from stead.service.pages.wording import link, plural
+from stead.service.pages.what_if import titles_in
+from stead.service.pages.wording import link
+from stead.text import plural, short_id
 
 Form = list[tuple[str, str]]
 
 ADDRESS_MAX = 3500
-"""Longer addresses are not kept over a sign-in."""
+"""Longer URLs are not restored after a sign-in."""
 
 VERBS: Mapping[str, str] = {
     "drain": "Drain",
@@ -45,9 +46,9 @@ VERBS: Mapping[str, str] = {
     "label": "Label",
     "unlabel": "Remove a label",
 }
-EFFECT_CHOICES = [(effect_text(effect), said) for effect, said in EFFECTS]
+EFFECT_CHOICES = [(effect_text(effect), text) for effect, text in EFFECTS]
 KEYED = ("taint", "untaint", "label", "unlabel")
-NONE_SELECTED = "no node is selected; tick nodes on the map or in the table, or tick all of them"
+NONE_SELECTED = "no node is selected; select nodes on the map or in the table, or select all"
 
 
 def add_many_nodes(pages: APIRouter, frame: Frame) -> None:
@@ -104,7 +105,7 @@ def _given(form: Form) -> dict[str, str]:
 
 
 def selected(desk: Desk, form: Form) -> list[NodeView]:
-    """The nodes that were ticked; or all nodes that match a selector."""
+    """The selected nodes; or all nodes that match a selector."""
     given = first(form)
     if given.get("all") == "yes":
         text = given.get("q", "").strip()
@@ -116,22 +117,22 @@ def selected(desk: Desk, form: Form) -> list[NodeView]:
     found = views_of(desk, ids)
     gone = [id for id in ids if id not in found]
     if gone:
-        raise Absent(f"there is no node {gone[0]!r} in this cluster any more; select the others again")
+        raise Absent(f"there is no node {short_id(gone[0])!r} in this cluster any more; select the others again")
     return [found[id] for id in ids]
 
 
 def is_whole(given: Mapping[str, str]) -> bool:
-    """Whether it says what to do. The bar under the map may name a kind of change only."""
+    """Whether the change is complete. The bar under the map may send only its kind."""
     what = given.get("do", "")
     return bool(what) and (what not in KEYED or bool(given.get("key")))
 
 
 def changes_of(views: Sequence[NodeView], given: Mapping[str, str]) -> list[NodeChange]:
-    """The same change for every node. What is to be removed need not be on all of them, but on one."""
+    """The same change for every node. What it removes must be on at least one of them."""
     if given.get("do") == "evict":
         given = {**given, "do": "drain", "evict": "yes"}
     elif given.get("do") == "untaint":
-        given = {**given, "effect": ""}  # the field is there for taints that are set
+        given = {**given, "effect": ""}  # the field is only for taints that are set
     found = listed([replace(change_of(view.id, given), missing_ok=True) for view in views])
     for removal in found[0].untaints:
         if not any(removal.matches(taint) for view in views for taint in view.taints):
@@ -143,6 +144,6 @@ def changes_of(views: Sequence[NodeView], given: Mapping[str, str]) -> list[Node
 
 
 def link_to(ids: Sequence[str], given: Mapping[str, str]) -> str:
-    """The address of a preview, to come back to after signing in."""
+    """The URL of a preview, to return to after signing in."""
     address = link("change", **given)
     return address + "".join(f"&{link('', node=id).partition('?')[2]}" for id in ids) if given else "/ui/"

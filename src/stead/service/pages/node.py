@@ -1,7 +1,7 @@
-"""The node page: what a node is and runs, its labels and taints in place, and every change tried before it is made.
+"""The node page: what a node is and runs, its labels and taints, and a preview of every change.
 
-Rule: a change is first a question that shows whom it would touch; the same fields, sent to another address, make it;
-the audit's entry takes it back. The question has an address too, so that one can come back to it after signing in.
+Rule: a change is first a preview; sending the same fields to another URL applies it; its audit entry undoes it. A
+preview has its own URL, so that you can return to it after signing in.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import HTMLResponse, Response
 from starlette.requests import Request
 
-from stead.arguments import effect_text, labels_of, parse_effect, taints_of
 from stead.errors import Invalid
-from stead.labelling import Labels
+from stead.language.arguments import effect_text, labels_of, parse_effect, taints_of
+from stead.language.labels import Labels
+from stead.language.resources import in_order
+from stead.language.taints import Effect, Taint
+from stead.language.times import parse_duration
 from stead.operate.audit import Entry
 from stead.operate.changes import NodeChange, Removal
 from stead.operate.describing import Description, Share, describe_node
@@ -23,13 +26,11 @@ from stead.operate.desk import Desk
 from stead.operate.views import NodeView
 from stead.operate.what_if import Difference
 from stead.service.api import author_of
-from stead.service.clients import WHILE_WANTED
+from stead.service.disconnects import WHILE_WANTED
 from stead.service.pages.about import about, address_of_change, changed_nodes, past_of, what_stands
 from stead.service.pages.frame import Frame, Gone, first, found, go_to, may_compute, read_form
-from stead.service.pages.trying import titles_in
-from stead.service.pages.wording import link, ordered, title
-from stead.specs import seconds_in
-from stead.taints import Effect, Taint
+from stead.service.pages.what_if import titles_in
+from stead.service.pages.wording import link
 
 NUMBER_MAX = 2**62
 CHANGES = ("taint", "untaint", "label", "unlabel", "drain", "uncordon")
@@ -37,7 +38,7 @@ FIELDS = ("do", "key", "value", "effect", "for", "owner", "until_job", "evict")
 EFFECTS = (
     (Effect.NO_SCHEDULE, "no new work"),
     (Effect.PREFER_NO_SCHEDULE, "new work only as a last resort"),
-    (Effect.NO_EXECUTE, "no work at all: what runs is ended"),
+    (Effect.NO_EXECUTE, "no work at all: running work is evicted"),
 )
 
 
@@ -46,10 +47,10 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
 
     def show(request: Request, id: str, given: Mapping[str, str], asks: bool, done: int = 0) -> HTMLResponse:
         try:
-            told: Description = found(lambda said: describe_node(desk, said), id)
+            description: Description = found(lambda name: describe_node(desk, name), id)
         except Gone as error:
             return past_of(request, frame, id, error)
-        view = told.nodes[0]
+        view = description.nodes[0]
         change, difference, problem = tried(desk, view, given) if asks else (None, None, "")
         made = entry_of(desk, done)
         return frame.page(
@@ -58,14 +59,14 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
             status=400 if problem else 200,
             section="cluster",
             node=view,
-            resources=ordered(view.total),
+            resources=in_order(view.total),
             labels=sorted(view.labels.items(), key=lambda pair: (view.sources.get(pair[0]) == "stead", pair)),
             ends={(end.key, end.effect): end for end in view.ends},
-            told=told,
-            devices=devices_of(told),
+            description=description,
+            devices=devices_of(description),
             given=given,
             change=change,
-            sentence=in_words(given, title(view), view.labels) if change else "",
+            sentence=in_words(given, view.title, view.labels) if change else "",
             unasked=bool(given.get("do")) and not asks,
             address=link("nodes", view.id, **given),
             difference=difference,
@@ -73,8 +74,8 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
             titles=titles_in(desk, difference),
             done=made,
             stands=what_stands([made], changed_nodes(desk, [made])) if made else {},
-            about=about(frame, told.events, [view.id]),
-            effects=[(effect_text(effect), said) for effect, said in EFFECTS],
+            about=about(frame, description.events, [view.id]),
+            effects=[(effect_text(effect), text) for effect, text in EFFECTS],
         )
 
     @pages.get("/ui/nodes/{id:path}")
@@ -85,7 +86,7 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
     def ask(request: Request, id: str, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> HTMLResponse:
         given = _fields(first(fields))
         answer = show(request, id, given, asks=True)
-        answer.headers["hx-push-url"] = link("nodes", id, **given)  # to come back to; this address takes no GET
+        answer.headers["hx-push-url"] = link("nodes", id, **given)  # to return to; this URL takes no GET
         return answer
 
     @pages.post("/ui/do/nodes/{id:path}")
@@ -100,10 +101,10 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
         return go_to(address_of_change([each.id for each in carried.nodes], carried.entry.number))
 
 
-def devices_of(told: Description) -> dict[str, list[Share]]:
-    """Who holds how much of each kind of device: GPU -> shares, the greatest first."""
+def devices_of(description: Description) -> dict[str, list[Share]]:
+    """Who holds how much of each kind of device: GPU -> shares, the largest first."""
     found: dict[str, list[Share]] = {}
-    for each in sorted(told.shares, key=lambda share: -share.amount):
+    for each in sorted(description.shares, key=lambda share: -share.amount):
         found.setdefault(each.resource, []).append(each)
     return found
 
@@ -113,7 +114,7 @@ def _fields(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def tried(desk: Desk, node: NodeView, given: Mapping[str, str]) -> tuple[NodeChange | None, Difference | None, str]:
-    """The change that the address asks about, what it would do, or what is wrong with it."""
+    """The change that a request describes, what it would do, or what is wrong with it."""
     if not given.get("do"):
         return None, None, ""
     try:
@@ -133,7 +134,7 @@ def change_of(node: str, given: Mapping[str, str]) -> NodeChange:
             return NodeChange(
                 node,
                 (taint,),
-                for_s=duration(length) if length else None,
+                for_s=parse_duration(length, "the time") if length else None,
                 owner=given.get("owner", "").strip()[:256],
                 until_job=given.get("until_job", "").strip()[:256],
             )
@@ -156,15 +157,8 @@ def one_taint(key: str, value: str, effect: str) -> Taint:
     return Taint(taint.key, taint.value, parse_effect(effect or "NoSchedule"))
 
 
-def duration(text: str) -> float:
-    try:
-        return seconds_in(text)
-    except Invalid as error:
-        raise Invalid(f"the time {error}") from None
-
-
 def in_words(given: Mapping[str, str], who: str, labels: Mapping[str, str]) -> str:
-    """What is about to be done to a node, or to several, as a heading; `labels` are those that one node has now."""
+    """The change of one or several nodes, as a heading; `labels` are the current ones of a single node."""
     key, value = given.get("key", ""), given.get("value", "")
     pair = f"{key}={value}" if value else key
     match given["do"]:
@@ -179,8 +173,8 @@ def in_words(given: Mapping[str, str], who: str, labels: Mapping[str, str]) -> s
             return f"Remove the label {key} from {who}"
         case "drain" | "evict":
             evicts = given["do"] == "evict" or given.get("evict") == "yes"
-            return f"Drain {who}" + (" and evict what runs there" if evicts else "")
-    return f"Let {who} take work again"
+            return f"Drain {who}" + (" and evict running work" if evicts else "")
+    return f"Schedule work on {who} again"
 
 
 def entry_of(desk: Desk, number: int) -> Entry | None:

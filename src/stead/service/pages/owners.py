@@ -1,6 +1,6 @@
-"""Whose work it is: all owners, and one of them with its work, its groups, and the way to its logs.
+"""The owners of work: all of them, and one owner with its work, its groups, and a link to its logs.
 
-Rule: links lead to the cluster's own dashboard where it has one, and nowhere else.
+Rule: external links lead only to the cluster's own dashboard, if it has one.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""Pages about the past: events as they come, decisions decided again, and who changed what.
+"""Pages about the past: live events, replayed decisions, and who changed what.
 
-Rule: the newest comes first. A decision is shown with the explanation it had then; Undo is offered where
-it works.
+Rule: the newest comes first. A decision is shown with the explanation it had then; Undo is offered only if it is
+possible.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
-from stead.engine import wording
-from stead.engine.decisions import BatchDecided, Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.decisions import Decision
+from stead.engine.explain.events import event_of, ids_of
 from stead.errors import Invalid
+from stead.language.times import parse_moment
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.history import Replayed
 from stead.operate.views import explanation_json
@@ -27,7 +28,6 @@ EVENTS = 200
 LOOKED_AT = 5000
 ENTRIES = 50
 DECISIONS_SHOWN = 100
-SECONDS_MAX = 1e11
 
 
 def add_past(pages: APIRouter, frame: Frame) -> None:
@@ -36,11 +36,10 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/events")
     def events(request: Request, about: str = "") -> HTMLResponse:
         about = about.strip()[:500]
-        last = frame.last_event()
-        found = list(desk.events(max(0, last - (LOOKED_AT if about else EVENTS)), LOOKED_AT))
+        found = frame.latest_events(LOOKED_AT if about else EVENTS)
+        newest = found[-1].number if found else 0
         if about:
             found = [event for event in found if about in event.subject or about in event.text][-EVENTS:]
-        newest = max([last, *(event.number for event in found)])
         return frame.page(
             request, "events.html", section="events", events=found[::-1][:EVENTS], last=newest, about=about
         )
@@ -51,16 +50,16 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
         replayed = None
         if asks:
             try:
-                moment = moment_of(at)
+                moment = parse_moment(at) if at.strip() else None
             except Invalid as error:
                 problem = str(error)
             else:
                 replayed, undecided = replayed_by(desk, ask, moment)
         verified, touched = verified_by(desk)
-        last = min(frame.last_entry(), before - 1 if before > 0 else 2**62)
-        entries = (
-            [each for each in desk.audit(max(0, last - ENTRIES), ENTRIES) if each.number <= last] if last > 0 else []
-        )
+        if before > 0:
+            entries = [each for each in desk.audit(max(0, before - 1 - ENTRIES), ENTRIES) if each.number < before]
+        else:
+            entries = frame.latest_entries(ENTRIES)
         there = changed_nodes(desk, entries)
         return frame.page(
             request,
@@ -73,14 +72,14 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
             undecided=undecided,
             replayed=replayed,
             why=explanation_json(replayed.explanation) if replayed and replayed.explanation else None,
-            decisions=[sentence(each) for each in replayed.decisions[:DECISIONS_SHOWN]] if replayed else [],
+            decisions=decided_in(replayed) if replayed else [],
             decided=len(replayed.decisions) if replayed else 0,
             verified=verified,
             touched=touched,
             entries=entries[::-1],
             stands=what_stands(entries, there),
             there=there,
-            older=last - ENTRIES if last > ENTRIES else 0,
+            older=entries[0].number if entries and entries[0].number > 1 else 0,
         )
 
     @pages.get("/ui/history")
@@ -94,11 +93,11 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
 
     @pages.get("/ui/{rest:path}")
     def nothing(rest: str) -> HTMLResponse:
-        raise Gone(f"There is no page /ui/{rest}; the menu above has them all.")
+        raise Gone(f"There is no page /ui/{rest}; see the menu above.")
 
 
 def replayed_by(desk: Desk, ask: str, moment: float | None) -> tuple[Replayed | None, str]:
-    """The decision, decided again; or why there is none. Work that the cluster placed by itself has no decision."""
+    """The replayed decision, or why there is none. Work that the cluster itself placed has no decision."""
     try:
         return desk.replay(ask, moment), ""
     except Unanswered:
@@ -108,46 +107,19 @@ def replayed_by(desk: Desk, ask: str, moment: float | None) -> tuple[Replayed | 
 
 
 def verified_by(desk: Desk) -> tuple[int, str]:
-    """How many entries follow from each other, or what is wrong."""
+    """The number of verified entries, or what is wrong."""
     try:
         return desk.verify(), ""
     except Invalid as error:
         return 0, str(error)
 
 
-def moment_of(text: str) -> float | None:
-    """``2026-11-15T16:20`` in UTC, as a browser's date field writes it, or seconds since 1970."""
-    if not text.strip():
-        return None
-    try:
-        found = float(text) if text.replace(".", "", 1).isdecimal() else _written(text)
-    except (ValueError, OverflowError):
-        found = -1.0
-    if not 0 <= found <= SECONDS_MAX:
-        raise Invalid(f"the moment {text[:50]!r} must be like 2026-11-15T16:20:00 (UTC)")
-    return found
+def decided_in(replayed: Replayed) -> list[tuple[str, str, str]]:
+    return [sentence(each, replayed.names) for each in replayed.decisions[:DECISIONS_SHOWN]]
 
 
-def _written(text: str) -> float:
-    moment = datetime.fromisoformat(text.strip())
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def sentence(decision: Decision) -> tuple[str, str, str]:
-    """A decision as (whom it concerns, what was decided, an id to look at)."""
-    match decision:
-        case Placed(id, node, choice):
-            return id, f"placed on {node}" + (f" by fallback {choice}" if choice else ""), id
-        case GroupPlaced(id, _, members):
-            return id, "placed: " + ", ".join(f"{member} on {node}" for member, node in members), id
-        case Waiting(ids, refusals):
-            reasons = wording.reasons(refusals)
-            return listed(ids), f"waits: {reasons}" if reasons else "waits: its members do not fit together", ids[0]
-        case Refused(id):
-            return id, "refused", id
-        case Evicted(id, node, taint):
-            return id, f"evicted from {node}: tainted {taint}", id
-        case BatchDecided():
-            return decision.policy, wording.batch(decision), ""
-        case Moved(id, source, target):
-            return id, f"moved from {source} to {target}", id
+def sentence(decision: Decision, names: Mapping[str, str]) -> tuple[str, str, str]:
+    """A decision as (subject, what was decided, an id to link to)."""
+    event = event_of(decision, 0.0, names)
+    assert event is not None, "every decision is an event"
+    return listed(ids_of(decision)) or event.subject, event.text, next(iter(ids_of(decision)), "")

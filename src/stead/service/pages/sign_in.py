@@ -1,7 +1,7 @@
 """Signing in: a token becomes a session, by a cookie that scripts cannot read and other sites cannot send.
 
-Rule: the token is in no address and in no log. After signing in one comes back to a page of this service only. Signing
-out ends the session in the service, not only in the browser.
+Rule: the token is in no URL and in no log. After signing in you return only to a page of this service. Signing out ends
+the session in the service, not only in the browser.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stead.service.guard import cookies_in
 from stead.service.keys import Keys, forgotten_cookie
 from stead.service.pages.frame import Frame, first, go_to, read_form, visitor_of
 
-WHERE = "the operator's is in the file ~/.stead/token where the service runs"
-WRONG = f"This token is not known here; {WHERE}."
-NONE = f"Give a token; {WHERE}."
+WHERE = "the operator's token is in the file ~/.stead/token where the service runs"
+WRONG = f"This token is unknown; {WHERE}."
+NONE = f"Enter a token; {WHERE}."
 
 
 def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
@@ -26,8 +26,10 @@ def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
     def root() -> RedirectResponse:
         return go_to("/ui/")
 
-    def form(request: Request, back: str, said: str = "", status: int = 200) -> HTMLResponse:
-        text = frame.text("sign_in.html", visitor=visitor_of(request), summary=None, section="", back=back, said=said)
+    def form(request: Request, back: str, sentence: str = "", status: int = 200) -> HTMLResponse:
+        text = frame.text(
+            "sign_in.html", visitor=visitor_of(request), summary=None, section="", back=back, sentence=sentence
+        )
         return HTMLResponse(text, status)
 
     def sign_out_of(request: Request) -> None:
@@ -45,7 +47,7 @@ def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
         cookie = keys.cookie(token, request.url.scheme == "https")
         if cookie is None:
             return form(request, back, WRONG if token else NONE, 401)
-        sign_out_of(request)  # the new session takes the place of an old one
+        sign_out_of(request)  # the new session replaces an old one
         answer = go_to(back)
         answer.headers["set-cookie"] = cookie
         return answer
@@ -59,6 +61,6 @@ def add_sign_in(pages: APIRouter, frame: Frame, keys: Keys) -> None:
 
 
 def local(address: str) -> str:
-    """A page of this service; anything else is the first page."""
+    """A page of this service; any other address becomes the first page."""
     good = address.startswith("/ui/") and address.isprintable() and "\\" not in address and len(address) < 4000
     return address if good else "/ui/"

@@ -1,7 +1,7 @@
-"""Tables that a click on a column's head sorts. The order is in the address: ``sort=name``, or ``sort=-name`` for down.
+"""Sortable tables. The order is in the URL: ``sort=name``, or ``sort=-name`` for descending.
 
-Rule: a head is a plain link, so that it works by keyboard and without scripts. Rows without a value come last, either
-way. Without a `sort` the order of the desk holds.
+Rule: a column header is a plain link, so that it works with the keyboard and without scripts. Rows without a value come
+last in both directions. Without `sort` the desk's order is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column; without a key it cannot be sorted by. Numbers begin with the greatest."""
+    """One column; without a key it is not sortable. Numbers start with the largest."""
 
     name: str
     title: str
@@ -27,16 +27,16 @@ class Column(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A column's head: where a click leads, and how the table is sorted by it now."""
+    """A column header: where its link leads, and how the table is sorted by it now."""
 
     title: str
     address: str
-    order: str  # "ascending", "descending", "none"; "" if it cannot be sorted by
+    order: str  # "ascending", "descending", "none"; "" if not sortable
     is_number: bool
 
 
 def heads(columns: Sequence[Column[T]], sort: str, address: Callable[[str], str]) -> list[Head]:
-    """`address` makes the address of the page in an order."""
+    """`address` returns the URL of the page in an order."""
     found = []
     for column in columns:
         if column.key is None:
@@ -50,12 +50,12 @@ def heads(columns: Sequence[Column[T]], sort: str, address: Callable[[str], str]
 
 
 def known(columns: Iterable[Column[T]], sort: str) -> str:
-    """The order that was asked for, or "" if no column can be sorted so."""
+    """The requested order, or "" if no column has it."""
     return sort if any(each.name == sort.removeprefix("-") and each.key for each in columns) else ""
 
 
 def ordered_by(items: Iterable[T], columns: Iterable[Column[T]], sort: str) -> list[T]:
-    """The items in the order that was asked for; equal ones stay as they were."""
+    """The items in the requested order; equal ones keep their order."""
     key = next((each.key for each in columns if each.name == sort.removeprefix("-")), None)
     if not sort or key is None:
         return list(items)

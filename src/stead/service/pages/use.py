@@ -1,6 +1,6 @@
-"""The page about use over time: what was pending, in use and stranded during the last day, as line charts.
+"""The usage page: pending work, and used and stranded resources over the last day, as line charts.
 
-Rule: charts are drawn here, as paths of SVG without any script. Each has a sentence that says the same in words, and
+Rule: charts are SVG paths that the service draws, without any script. Each has a sentence with the same content, and
 the page has a table; a gap in the samples is a gap in the line.
 """
 
@@ -16,9 +16,12 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
+from stead.language.resources import BYTE_UNITS, in_order, is_bytes, quantity_text
+from stead.language.times import duration_text
 from stead.operate.usage import DAY_S, INTERVAL_S, History, Sample
 from stead.service.pages.frame import Frame
-from stead.service.pages.wording import BYTES, UNITS, age, amount, ordered, plural, share
+from stead.service.pages.wording import share
+from stead.text import plural
 
 STEP_S = 300.0
 STEPS = int(DAY_S / STEP_S)
@@ -27,7 +30,7 @@ HOUR_S = 3600.0
 CHARTS_MAX = 8
 FRESH_S = 3 * INTERVAL_S
 MISSED = 0.01
-"""Up to this part of the expected samples may be missing before the page speaks of it."""
+"""The page mentions missing samples only above this share of the expected ones."""
 
 Heights = Sequence[float | None]
 Number = Callable[[Sample], float]
@@ -35,10 +38,10 @@ Number = Callable[[Sample], float]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart; `style` is its class, and `said` its name in the legend."""
+    """One line of a chart; `style` is its CSS class, and `name` its name in the legend."""
 
     style: str
-    said: str
+    name: str
     path: str
     area: str = ""
 
@@ -53,7 +56,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The highest values of an hour; `amounts` are texts by resource: in use, and stranded."""
+    """The highest values of an hour; `amounts` are texts by resource: used, and stranded."""
 
     begins: str
     pending: str
@@ -80,8 +83,8 @@ def add_use(pages: APIRouter, frame: Frame, history: History) -> None:
 
 
 def shown(samples: Sequence[Sample]) -> list[str]:
-    """The resources that get a chart: of the last sample, the few that most people mean first."""
-    return ordered(samples[-1].total)[:CHARTS_MAX] if samples else []
+    """The resources that get a chart: those of the last sample, the most common ones first."""
+    return in_order(samples[-1].total)[:CHARTS_MAX] if samples else []
 
 
 def charts(samples: Sequence[Sample], names: Sequence[str], now: float) -> list[Chart]:
@@ -98,7 +101,7 @@ def _pending(samples: Sequence[Sample], now: float) -> Chart:
         found += f"; at most {most.pending:,}, at {_clock(most.at)}"
     top = round_up(most.pending, 1.0)
     line = Line("pending", "pending", path(heights, top), area(heights, top))
-    return Chart("Pending work", f"{found}.", amount(top, ""), [line])
+    return Chart("Pending work", f"{found}.", quantity_text("", top), [line])
 
 
 def _resource(samples: Sequence[Sample], name: str, now: float) -> Chart:
@@ -113,19 +116,20 @@ def _resource(samples: Sequence[Sample], name: str, now: float) -> Chart:
 
     last, most = samples[-1], max(samples, key=used)
     per_cent = share(total(last), total(last) - used(last))
-    found = f"{amount(used(last), name)} of {amount(total(last), name)} in use {_when(last, now)} ({per_cent} %)"
+    found = f"{quantity_text(name, used(last))} of {quantity_text(name, total(last))} used"
+    found += f" {_when(last, now)} ({per_cent} %)"
     if used(most):
-        found += f"; at most {amount(used(most), name)}, at {_clock(most.at)}"
-    found += f". {amount(lost(last), name)} stranded." if lost(last) else ". Nothing stranded."
-    unit = next((size for _, size in UNITS if total(last) >= size), 1.0) if name in BYTES else 1.0
+        found += f"; at most {quantity_text(name, used(most))}, at {_clock(most.at)}"
+    found += f". {quantity_text(name, lost(last))} stranded." if lost(last) else ". Nothing stranded."
+    unit = next((size for _, size in BYTE_UNITS if total(last) >= size), 1) if is_bytes(name) else 1
     top = round_up(max(map(total, samples)), unit)
     in_use = highest(samples, used, now)
     lines = [
-        Line("used", "in use", path(in_use, top), area(in_use, top)),
-        Line("total", "all there is", path(highest(samples, total, now), top)),
+        Line("used", "used", path(in_use, top), area(in_use, top)),
+        Line("total", "total", path(highest(samples, total, now), top)),
         Line("stranded", "stranded", path(highest(samples, lost, now), top)),
     ]
-    return Chart(name, found, amount(top, name), lines)
+    return Chart(name, found, quantity_text(name, top), lines)
 
 
 def highest(samples: Sequence[Sample], number: Number, now: float) -> Heights:
@@ -154,7 +158,7 @@ def path(heights: Heights, top: float) -> str:
 
 
 def area(heights: Heights, top: float) -> str:
-    """The same down to the ground."""
+    """The same, closed at the bottom."""
     return "".join(
         f"M{begin},{HEIGHT}" + "".join(f"V{_y(value, top)}H{end}" for value, end in run) + f"V{HEIGHT}Z"
         for begin, run in _runs(heights)
@@ -162,7 +166,7 @@ def area(heights: Heights, top: float) -> str:
 
 
 def _runs(heights: Heights) -> list[tuple[int, list[tuple[float, int]]]]:
-    """Steps without a gap: where they begin, and each value with the step where it ends."""
+    """Runs without a gap: where each starts, and its values with the step where each ends."""
     found: list[tuple[int, list[tuple[float, int]]]] = []
     for step, value in enumerate(heights):
         if value is None:
@@ -194,17 +198,17 @@ def _hour(number: int, samples: Sequence[Sample], names: Sequence[str]) -> Hour:
     for name in names:
         used = max(each.used.get(name, 0.0) for each in samples)
         lost = max(each.stranded.get(name, 0.0) for each in samples)
-        amounts.append((amount(used, name), amount(lost, name)))
+        amounts.append((quantity_text(name, used), quantity_text(name, lost)))
     return Hour(begins, f"{max(each.pending for each in samples):,}", amounts)
 
 
 def gaps(samples: Sequence[Sample], now: float) -> str:
-    """How much of the time since the first sample has none, in words; nothing if that is little."""
+    """How much of the time since the first sample has no samples, as text; "" if it is little."""
     if not samples:
         return ""
     expected = (now - samples[0].at) / INTERVAL_S
     missing = expected - len(samples)
-    return age(missing * INTERVAL_S) if missing > max(2.0, MISSED * expected) else ""
+    return duration_text(missing * INTERVAL_S) if missing > max(2.0, MISSED * expected) else ""
 
 
 def _when(sample: Sample, now: float) -> str:

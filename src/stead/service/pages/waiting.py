@@ -1,7 +1,7 @@
-"""The page of what waits: equal work once, equal groups once, each with its reasons and the smallest change.
+"""The page of pending work: equal work once, equal groups once, each with its reasons and the smallest change.
 
-Rule: what is equal in all that can affect its placement, and has one owner, is one card; every reason is the engine's
-own. The first in line comes first.
+Rule: work with the same owner that is equal in everything that affects its placement is one card; every reason is the
+engine's own. The first in the queue comes first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import GroupView, WorkView, explanation_json
 from stead.service.pages.frame import Frame
-from stead.service.pages.wording import short
+from stead.text import short_id
 
 SHAPES = 20
 NAMES_SHOWN = 60
@@ -27,19 +27,19 @@ NAMES_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Work that waits and is equal in all that matters, or equal groups. `ids` are of work, or of groups."""
+    """Pending work that is equal for the scheduler, or equal groups. `ids` are of work, or of groups."""
 
     ids: Sequence[str]
     names: Sequence[str]
     count: int  # pieces of work, or groups
     first: WorkView
     oldest: float | None
-    members: int = 0  # of each group
+    members: int = 0  # in each group
     explanation: Mapping[str, Any] | None = None
 
     @property
     def id(self) -> str:
-        """What to ask about: one of them stands for all."""
+        """The id to ask about: one of them stands for all."""
         return self.ids[0]
 
     @property
@@ -48,8 +48,8 @@ class Alike:
 
     @property
     def listed(self) -> Sequence[tuple[str, str]]:
-        """Ids and names for a list, not too many."""
-        return [(id, short(name)) for id, name in zip(self.ids, self.names, strict=True)][:NAMES_SHOWN]
+        """Ids and names to list, up to a maximum."""
+        return [(id, short_id(name)) for id, name in zip(self.ids, self.names, strict=True)][:NAMES_SHOWN]
 
 
 def add_waiting(pages: APIRouter, frame: Frame) -> None:
@@ -79,7 +79,7 @@ def add_waiting(pages: APIRouter, frame: Frame) -> None:
 
 
 def alike(items: Iterable[WorkView], groups: Mapping[str, GroupView]) -> list[Alike]:
-    """Waiting work by what it asks for, in the order in which the first of each will be tried."""
+    """Pending work by its request, in the order in which the first piece of each is tried."""
     members: dict[str, list[WorkView]] = {}
     for each in items:
         members.setdefault(each.group or f"\0{each.id}", []).append(each)  # no group has such an id
@@ -121,7 +121,7 @@ def _oldest(moments: Iterable[float | None]) -> float | None:
 
 
 def explained(desk: Desk, each: Alike) -> Alike:
-    """With the reason, which work that has just started or ended has no more."""
+    """With the explanation, unless the work has just started or ended."""
     try:
         return replace(each, explanation=explanation_json(desk.why(each.id)))
     except Unanswered:

@@ -1,6 +1,6 @@
-"""Pages about work and groups: lists that are filtered and sorted, and one of each with all that is known of it.
+"""Pages about work and groups: lists that you can filter and sort, and one page for each piece of work and each group.
 
-Rule: what one sees is in the address: every filter, the order and the part. Reasons are the engine's own.
+Rule: the URL holds every filter, the order and the offset. Reasons are the engine's own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 from starlette.requests import Request
 
 from stead.errors import Invalid
-from stead.labelling import Selector
+from stead.language.labels import Selector
 from stead.operate.describing import Description, describe_group, describe_work
 from stead.operate.desk import Desk
 from stead.operate.snapshot import PAGE_MAX, Query
@@ -33,7 +33,7 @@ KINDS = ("task", "actor", "pod", "ask", "member", "other")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody wants to see of a list."""
+    """What the user wants to see of a list."""
 
     state: str = ""
     q: str = ""
@@ -55,12 +55,12 @@ class Wish:
 
     @property
     def narrows(self) -> bool:
-        """Whether it leaves rows out."""
+        """Whether it filters rows."""
         return any((self.state, self.q, self.owner, self.name, self.node, self.kind))
 
     def has_name(self, *names: str) -> bool:
-        said = self.name.lower()
-        return any(said in name.lower() for name in names)
+        text = self.name.lower()
+        return any(text in name.lower() for name in names)
 
 
 _TEXTS = ("state", "q", "owner", "name", "node", "kind", "sort")
@@ -98,11 +98,11 @@ def add_work(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/work/{id:path}")
     def one(request: Request, id: str) -> HTMLResponse:
         try:
-            told: Description = found(lambda said: describe_work(desk, said), id)
-            why = explanation_json(found(desk.why, told.id))
+            description: Description = found(lambda name: describe_work(desk, name), id)
+            why = explanation_json(found(desk.why, description.id))
         except Gone as error:
             return past_of(request, frame, id, error)
-        view = told.subject
+        view = description.subject
         assert isinstance(view, WorkView)
         scored = [why["chosen"], *why["runners_up"]] if why["chosen"] else []
         ids = [view.node, *(each["node"] for each in scored)]
@@ -113,8 +113,8 @@ def add_work(pages: APIRouter, frame: Frame) -> None:
             work=view,
             why=why,
             scored=scored,
-            shares=shares_of(view.resources, told.nodes),
-            about=about(frame, told.events, [view.node] if view.node else None),
+            shares=shares_of(view.resources, description.nodes),
+            about=about(frame, description.events, [view.node] if view.node else None),
             titles=titles_of(desk, ids),
         )
 
@@ -136,7 +136,7 @@ def work_columns(desk: Desk, wish: Wish) -> list[Column[WorkView]]:
 
 
 def work_rows(desk: Desk, wish: Wish, columns: Sequence[Column[WorkView]]) -> tuple[Page[WorkView], bool]:
-    """The rows of a list, and whether there is more than could be looked at."""
+    """The rows of a list, and whether there were too many to look at all of them."""
     selector = _selector(wish.q)
     filters = [f"{name}={value}" for name in ("state", "owner", "kind") if (value := getattr(wish, name))]
     if wish.node:
@@ -161,7 +161,7 @@ def _part(rows: Sequence[Any], wish: Wish) -> Page[Any]:
 
 
 def shares_of(amounts: Mapping[str, float], nodes: Sequence[NodeView]) -> dict[str, int]:
-    """How much of its node work takes, in per cent of each resource."""
+    """The share of its node that work takes, in percent of each resource."""
     total = nodes[0].total if nodes else {}
     return {name: share(total[name], total[name] - amount) for name, amount in amounts.items() if total.get(name)}
 
@@ -200,24 +200,24 @@ def add_groups(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/groups/{id:path}")
     def group(request: Request, id: str) -> HTMLResponse:
         try:
-            told: Description = found(lambda said: describe_group(desk, said), id)
+            description: Description = found(lambda name: describe_group(desk, name), id)
         except Gone:
-            there_is_none = Gone(f"There is no group {id!r} in this cluster; perhaps it has ended.")
+            there_is_none = Gone(f"There is no group {id!r} in this cluster; it may have ended.")
             return past_of(request, frame, id, there_is_none)
-        view = told.subject
+        view = description.subject
         assert isinstance(view, GroupView)
-        nodes = {each.id: each for each in told.nodes}
+        nodes = {each.id: each for each in description.nodes}
         return frame.page(
             request,
             "group.html",
             section="groups",
             group=view,
-            why=explanation_json(told.why) if told.why else None,
+            why=explanation_json(description.why) if description.why else None,
             shares=[
                 shares_of(amounts, [nodes[node]] if node in nodes else [])
                 for (_, node), amounts in zip(view.members, view.resources, strict=False)
             ],
-            about=about(frame, told.events, nodes or None),
+            about=about(frame, description.events, nodes or None),
             titles=titles_of(desk, nodes),
         )
 

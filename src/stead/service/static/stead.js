@@ -1,15 +1,15 @@
-// What htmx cannot do: colours, the sentence of a refusal, selected nodes, arrow keys on the map, events as they come.
+// What htmx cannot do: themes, error messages, selected nodes, arrow keys on the map, live events.
 // Rule: every page works without this file; nothing here decides anything.
 "use strict";
 
-const said = document.getElementById("said");
+const notice = document.getElementById("message");
 
 function say(text, kind) {
-  said.textContent = text;
-  said.className = text ? `shown ${kind || ""}` : "";
+  notice.textContent = text;
+  notice.className = text ? `shown ${kind || ""}` : "";
 }
 
-// -- colours: kept in a cookie, so that the service sends the next page in them
+// -- theme: in a cookie, so that the service sends the next page in it
 
 const themes = document.querySelector("[data-theme-switch]");
 if (themes) {
@@ -23,7 +23,7 @@ if (themes) {
   });
 }
 
-// -- whether pages keep themselves up to date
+// -- whether pages update automatically
 
 const live = document.querySelector("[data-live-switch]");
 const liveBox = live && live.querySelector("input");
@@ -32,12 +32,12 @@ if (live && (document.querySelector("[data-poll]") || document.getElementById("e
   liveBox.checked = sessionStorage.getItem("stead-live") !== "off";
   liveBox.addEventListener("change", () => {
     sessionStorage.setItem("stead-live", liveBox.checked ? "on" : "off");
-    say(liveBox.checked ? "This page is kept up to date." : "This page stays as it is.");
+    say(liveBox.checked ? "This page updates automatically." : "This page does not update.");
   });
 }
 const isLive = () => !liveBox || liveBox.checked;
 
-// -- nodes that are selected: the map stands still meanwhile; the box for all of them ticks those that are shown
+// -- selected nodes: the map does not update while there are any; "all" selects the nodes that are shown
 
 const isSelecting = () =>
   Boolean(document.querySelector("#many input:checked") || document.querySelector("#many .many")?.contains(document.activeElement));
@@ -52,7 +52,7 @@ document.addEventListener("change", (event) => {
   if (event.target !== all) say(count ? `${count} selected` : "");
 });
 
-// -- htmx: refusals as sentences, and the focus stays where it was
+// -- htmx: errors as sentences, and the focus stays where it was
 
 document.body.addEventListener("htmx:beforeRequest", (event) => {
   const polls = event.detail.elt.hasAttribute("data-poll");
@@ -74,7 +74,7 @@ document.body.addEventListener("htmx:beforeSwap", (event) => {
   const status = event.detail.xhr.status;
   const own = event.detail.elt.closest("#node, #what-if");
   if (status === 400 && own && event.detail.xhr.responseText.includes(`id="${own.id}"`)) {
-    event.detail.shouldSwap = true; // the same page, with the sentence in its place
+    event.detail.shouldSwap = true; // the same page, with the error in it
     event.detail.isError = false;
   }
 });
@@ -88,7 +88,7 @@ document.body.addEventListener("htmx:responseError", (event) => {
 });
 document.body.addEventListener("htmx:sendError", () => say("The service does not answer; is it still running?", "bad"));
 document.body.addEventListener("htmx:afterRequest", (event) => {
-  if (event.detail.successful && said.classList.contains("bad")) say("");
+  if (event.detail.successful && notice.classList.contains("bad")) say("");
 });
 
 let held = "";
@@ -106,7 +106,7 @@ document.body.addEventListener("htmx:afterSettle", (event) => {
   if (start) start.focus();
 });
 
-// -- the map: one tab stop for a group, arrow keys inside; what a dot says is shown while it is looked at
+// -- the map: one tab stop for each group, arrow keys inside; the text of a dot is shown on hover and focus
 
 const ROW = { ArrowUp: -1, ArrowDown: 1 };
 const STEP = { ArrowLeft: -1, ArrowRight: 1 };
@@ -139,7 +139,7 @@ document.addEventListener("keydown", (event) => {
 
 const hint = document.createElement("div");
 hint.id = "hint";
-hint.setAttribute("aria-hidden", "true"); // the link says the same
+hint.setAttribute("aria-hidden", "true"); // the link has the same text
 document.body.append(hint);
 
 function hintFor(tile) {
@@ -159,7 +159,7 @@ document.addEventListener("focusin", (event) => hintFor(dotOf(event)));
 document.addEventListener("scroll", () => hintFor(null), { passive: true });
 document.addEventListener("keydown", (event) => event.key === "Escape" && hintFor(null));
 
-// -- events as they come
+// -- live events
 
 const KEPT = 500;
 const list = document.getElementById("events");
@@ -188,14 +188,14 @@ function rowOf(event) {
   what.dataset.label = "What";
   const who = document.createElement("th");
   who.scope = "row";
-  const link = document.createElement(event.kind === "batch" ? "span" : "a"); // a batch is nothing to look at
+  const link = document.createElement(event.kind === "batch" ? "span" : "a"); // a batch has no page
   if (event.kind !== "batch") link.href = `/ui/find?id=${encodeURIComponent(event.subject)}`;
   link.textContent = event.subject.length <= 28 ? event.subject : `${event.subject.slice(0, 12)}…`;
   who.append(link);
   if (event.count > 1) who.append(` ×${event.count}`);
   const words = document.createElement("td");
   words.textContent = event.text;
-  words.dataset.label = "In words";
+  words.dataset.label = "Message";
   row.append(when, what, who, words);
   return row;
 }
@@ -206,7 +206,7 @@ if (list) {
   const about = list.dataset.about;
   let fresh = 0;
   let last = "";
-  let told = 0;
+  let timer = 0;
   const source = new EventSource(`/events?after=${list.dataset.after}`);
   source.onopen = () => {
     chip.hidden = false;
@@ -227,9 +227,9 @@ if (list) {
     while (list.children.length > KEPT) list.lastElementChild.remove();
     fresh += 1;
     last = `${event.subject} ${event.text}`;
-    if (!told) told = setTimeout(() => {
-      told = 0;
-      news.textContent = `${fresh} new since you came; the last: ${last}`;
+    if (!timer) timer = setTimeout(() => {
+      timer = 0;
+      news.textContent = `${fresh} new; the latest: ${last}`;
     }, 1000);
   };
   addEventListener("pagehide", () => source.close());

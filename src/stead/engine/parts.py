@@ -1,0 +1,80 @@
+"""The parts of an engine: its whole state.
+
+Rule: all state of an engine is in its parts. They may use each other, but not the engine. A fork has its own parts, and
+a checkpoint is their content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stead.engine.board import Board
+from stead.engine.groups import Groups
+from stead.engine.settings import Settings
+from stead.engine.timing.holds import Holds
+from stead.engine.timing.taint_times import TaintTimes
+from stead.engine.timing.timers import Timers
+from stead.engine.waiting import Item, Line, Lines
+from stead.engine.work import Placement
+from stead.language.asks import AskId
+
+
+class Parts:
+    """`board`: nodes and placed work. `waiting`: pending work, in order. `is_unfinished`: whether the last `decide`
+    stopped before it tried everything."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.now = 0.0
+        self.is_unfinished = False
+        self.board = Board(settings.hybrid_threshold, settings.seed)
+        self.waiting, self.timers = Lines(), Timers()
+        self.groups = Groups(self.board, self.waiting, self.timers)
+        self.taint_times = TaintTimes(self.board, self.timers)
+        self.holds = Holds(self.board, self.waiting, self.groups, settings.patience)
+
+    def fork(self) -> Parts:
+        twin = Parts.__new__(Parts)
+        twin.now, twin.is_unfinished = self.now, self.is_unfinished
+        twin.board, twin.waiting, twin.timers = self.board.fork(), self.waiting.fork(), self.timers.fork()
+        twin.groups = self.groups.fork(twin.board, twin.waiting, twin.timers)
+        twin.taint_times = self.taint_times.fork(twin.board, twin.timers)
+        twin.holds = self.holds.fork(twin.board, twin.waiting, twin.groups)
+        return twin
+
+    def known_ids(self) -> tuple[Mapping[str, object], ...]:
+        """The tables that hold all known ids. Read them at once and do not keep them."""
+        return self.waiting.ids, self.board.work.placements.map, self.groups.records.map, self.groups.of_member.map
+
+    def wait(self, line: Line, items: Mapping[str, Item]) -> None:
+        """Queue new work."""
+        self.waiting.add(line, items)
+        for item in items.values():
+            if item.deadline is not None:
+                self.timers.set_deadline(item.id, item.deadline)
+
+    def wait_again(self, placement: Placement) -> None:
+        """Queue an ask that lost its place, at its old position in the order; a member is queued with its group."""
+        ask = placement.ask
+        if placement.group is not None:
+            self.groups.member_lost(placement.group, self.now)
+            return
+        shape = self.board.shape_of(ask)
+        self.waiting.add(Line(shape, ask.priority, placement.moment, placement.turn, self.now), {ask.id: ask})
+        self.timers.renew_deadline(ask.id, ask.deadline, self.now)
+
+    def lift(self, id: AskId) -> Placement:
+        """Remove a placed ask from its node."""
+        self.timers.left(id)
+        return self.board.lift(id)
+
+    def forget(self, id: str) -> None:
+        """Remove a pending ask, or a group together with its placed members."""
+        if id not in self.groups:
+            self.waiting.remove(id)
+            self.board.work.note_ended(self.board.fleet, id)
+            return
+        members = self.groups.record(id).group.all_members
+        for placed in self.groups.ended(id):
+            self.lift(placed)
+        for member in members:
+            self.board.work.note_ended(self.board.fleet, member.id)
