@@ -21,7 +21,7 @@ from rich.table import Table
 from tests.oracle import Oracle  # the reference lives with the tests
 
 from benchmarks import Row, clusters, flow, many_nodes, on_ray, openb, service, slots, together
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
 from stead.language.asks import Ask
 from stead.language.labels import Labels, Requirement, Selector

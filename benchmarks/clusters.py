@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 
-from stead.engine import Engine, Settings
+from stead.engine.engine import Engine
 from stead.engine.facts import NodeJoined
+from stead.engine.settings import Settings
 from stead.language.asks import Affinity, Ask, Choice, PolicyName
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node

@@ -22,10 +22,11 @@ from unittest.mock import patch
 
 from benchmarks import Row, clusters, flow_graphs, flow_page
 from stead import solver
-from stead.engine import Engine, Settings
 from stead.engine.batch.flow import Flow, Ledger
 from stead.engine.decisions import BatchDecided, Decision, Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskSubmitted, NodeJoined
+from stead.engine.settings import Settings
 from stead.kubernetes import podspec
 from stead.language.asks import Ask, Choice, PolicyName, Preference
 from stead.language.labels import Labels, Requirement, Selector

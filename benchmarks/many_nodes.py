@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import Row
 from stead.controller import Controller
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import Fact, NodeTainted
 from stead.journal import Journal
 from stead.language.taints import Taint

@@ -32,9 +32,9 @@ from rich.table import Table
 
 from benchmarks import Row
 from stead import solver
-from stead.engine import Engine
 from stead.engine.batch import fragmentation
 from stead.engine.decisions import Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskSubmitted, NodeJoined
 from stead.engine.fleet import Fleet
 from stead.language.asks import Ask, Choice, PolicyName

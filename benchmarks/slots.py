@@ -309,8 +309,8 @@ class SimulatedRaylets:
 
 def many_shapes() -> list[Row]:
     """A large cluster under a queue of many shapes: real engine, journal and slots; raylets are simulated."""
-    from stead.engine import Engine
     from stead.engine.decisions import Placed
+    from stead.engine.engine import Engine
     from stead.engine.facts import ClockAdvanced, NodeJoined, NodeTainted
     from stead.journal import Journal
     from stead.language.asks import Ask

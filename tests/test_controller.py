@@ -11,9 +11,10 @@ from stead import journal as journals
 from stead import solver
 from stead.codec import dumps
 from stead.controller import Controller
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
+from stead.engine.settings import Settings
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, Superseded, replay
 from stead.language.asks import Ask, Group

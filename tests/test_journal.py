@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskSubmitted, ClockAdvanced, Fact, NodeJoined, NodeLeft
+from stead.engine.settings import Settings
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, Superseded, Unreadable, replay
 from stead.language.asks import Ask, PolicyName

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, GroupSubmitted, NodeJoined, NodeUsed
 from stead.language.asks import Affinity, Ask, Choice, Group
 from stead.language.labels import ANYWHERE, NODE_ID, Requirement, Selector

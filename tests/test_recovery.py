@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stead import journal as journals
 from stead import solver
 from stead.codec import dumps, loads
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -27,6 +27,7 @@ from stead.engine.facts import (
     NodeTainted,
 )
 from stead.engine.restart.checkpoints import Checkpoint
+from stead.engine.settings import Settings
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, Unreadable, recover, replay
 from stead.language.asks import Ask, Choice, Group

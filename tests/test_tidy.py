@@ -76,11 +76,15 @@ def definitions(path: Path) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.Asy
 def imports(path: Path) -> Iterator[str]:
     """Every module a file imports, also inside functions, and every name it takes from one."""
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from imports_of(node)
+
+
+def imports_of(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def dotted(node: ast.AST) -> str:
@@ -142,6 +146,21 @@ def test_the_engine_is_pure(path: Path) -> None:
     assert not any(re.match(r"(np|numpy)\.random\b", dotted(node)) for node in ast.walk(tree_of(path)))
     called = {name for name, _ in calls(path)}
     assert not called & IMPURE_CALLS, f"calls {sorted(called & IMPURE_CALLS)}"
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCE if path.name == "__init__.py"], ids=name_of)
+def test_importing_a_package_imports_none_of_its_modules(path: Path) -> None:
+    """If it did, two threads that import the package and one of its modules at the same time would wait for each other,
+    and Python would give one of them a module that is only partly there."""
+    own = module_of(path) + "."
+    eager = [
+        module
+        for node in tree_of(path).body
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for module in imports_of(node)
+        if module.startswith(own)
+    ]
+    assert not eager, f"move what needs {eager} into a module of the package"
 
 
 def test_no_file_is_dead() -> None:

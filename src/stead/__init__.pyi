@@ -2,17 +2,13 @@
 
 # ruff: noqa: I001  # one statement for each module
 
-from stead.engine import (
-    Engine as Engine,
-    Settings as Settings,
-)
+from stead.engine.engine import Engine as Engine
+from stead.engine.settings import Settings as Settings
 from stead.engine.explain.events import (
     Event as Event,
     EventKind as EventKind,
 )
-from stead.engine.explain import (
-    Explanation as Explanation,
-)
+from stead.engine.explain.explanations import Explanation as Explanation
 from stead.errors import (
     Invalid as Invalid,
     Unsupported as Unsupported,

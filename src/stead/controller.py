@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
-from stead.engine import Engine
 from stead.engine.decisions import (
     BatchDecided,
     DeadlinePassed,
@@ -27,6 +26,7 @@ from stead.engine.decisions import (
     TaintExpired,
     Waiting,
 )
+from stead.engine.engine import Engine
 from stead.engine.facts import ClockAdvanced, Fact
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, recover

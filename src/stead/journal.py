@@ -22,10 +22,11 @@ from typing import Any, Self, cast
 
 from stead import solver
 from stead.codec import dumps, loads
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision
+from stead.engine.engine import Engine
 from stead.engine.facts import Fact
 from stead.engine.restart.checkpoints import Checkpoint
+from stead.engine.settings import Settings
 from stead.errors import Invalid, Unwritable
 
 VERSION = 4

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AsksSubmitted, NodeJoined
 from stead.language.asks import Ask, Choice
 from stead.language.labels import IDENTITY_KEYS, Labels, Requirement

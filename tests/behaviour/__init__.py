@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stead import solver
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined
 from stead.engine.reasons import Reason
+from stead.engine.settings import Settings
 from stead.language.asks import ASK_ID, Affinity, Ask, Group, Strategy
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stead.engine import Engine
-from stead.engine.explain import Explanation
+from stead.engine.engine import Engine
+from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskEnded, ClockAdvanced
 from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
 from stead.language.labels import ANYWHERE, NOWHERE, Requirement, Selector

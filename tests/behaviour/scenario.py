@@ -9,8 +9,8 @@ import sys
 from random import Random
 
 from stead.codec import dumps
-from stead.engine import Engine
 from stead.engine.decisions import Decision
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stead.codec import dumps, loads
-from stead.engine import Engine
 from stead.engine.decisions import Decision
+from stead.engine.engine import Engine
 from stead.engine.explain.smallest_change import Change, Drop
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, ClockAdvanced, GroupEnded, GroupSubmitted
 from stead.language.asks import Affinity, Ask

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Evicted
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

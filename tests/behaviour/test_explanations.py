@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from stead.engine.decisions import Refusal
-from stead.engine.explain import Explanation, Score
+from stead.engine.explain.explanations import Explanation, Score
 from stead.engine.explain.smallest_change import Change, Edit
 from stead.engine.facts import AskLost, AskRunning, NodeJoined
 from stead.engine.reasons import Reason

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

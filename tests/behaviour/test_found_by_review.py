@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from stead import solver
-from stead.engine import Engine, Settings
+from stead.engine.engine import Engine
 from stead.engine.explain.smallest_change import AddLabel
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, ClockAdvanced, NodeJoined, NodeLeft
+from stead.engine.settings import Settings
 from stead.language.asks import Ask, Spread, Strategy
 from stead.language.labels import Requirement, Selector
 from tests.behaviour import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import GroupPlaced, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import NodeJoined, NodeLabelled, NodeLeft
 from stead.engine.reasons import LacksLabel, NoTermMatches
 from stead.language.labels import ANYWHERE, NOWHERE, Labels, Requirement, Selector

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskRunning, NodeLabelled
 from stead.engine.reasons import KeptAway, NoAlternativeHolds, NotNear, TooNear
 from stead.language.asks import Affinity, Ask, Preference

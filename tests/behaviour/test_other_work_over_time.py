@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, NodeJoined, NodeLeft
 from stead.language.asks import Ask
 from tests.behaviour import (

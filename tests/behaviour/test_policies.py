@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLeft
 from stead.errors import Invalid
 from stead.language.asks import Ask, Choice, PolicyName, Preference, locality

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskLost, NodeJoined, NodeLabelled, NodeLeft, NodeResized
 from stead.engine.reasons import NeverFits, ShortOf
 from stead.errors import Invalid

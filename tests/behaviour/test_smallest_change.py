@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.explain.smallest_change import (
     AddCapacity,
     AddLabel,

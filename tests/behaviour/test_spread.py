@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, NodeDrained, NodeJoined, NodeLabelled, NodeLeft
 from stead.engine.reasons import Skewed
 from stead.errors import Invalid

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stead.engine import Engine
 from stead.engine.decisions import Placed, TaintExpired
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, ClockAdvanced, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
 from stead.engine.timing.taint_times import TaintEnd
 from stead.language.taints import Effect

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskSubmitted, NodeJoined, NodeLeft, NodeResized, NodeUsed
 from stead.language.asks import Affinity, Ask
 from stead.language.labels import ANYWHERE, Requirement, Selector

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import DeadlinePassed, NodeUnknown, Placed, Refusal, Refused, Verdict, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from math import inf
 
-from stead.engine import Engine
 from stead.engine.decisions import (
     DeadlinePassed,
     Decision,
@@ -21,6 +20,7 @@ from stead.engine.decisions import (
     Refused,
     Waiting,
 )
+from stead.engine.engine import Engine
 from stead.engine.facts import Fact
 from stead.engine.reasons import NotNear, TargetDead
 from stead.language.asks import Ask, Group

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stead.engine import Engine
 from stead.engine.board import Board
 from stead.engine.change_log import ChangeLog, Column
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, NodeJoined
 from stead.language.asks import Ask
 from stead.language.nodes import Node

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stead.engine import Engine, Settings
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -33,6 +33,7 @@ from stead.engine.facts import (
     NodeUntainted,
     NodeUsed,
 )
+from stead.engine.settings import Settings
 from stead.language.asks import Affinity, Ask, Group
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node

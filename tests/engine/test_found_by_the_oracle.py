@@ -5,8 +5,8 @@ Rule: every case here failed once; it stays as a named regression test.
 
 from __future__ import annotations
 
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.engine import Engine
 from stead.engine.explain.smallest_change import AddLabel, Drop
 from stead.engine.facts import (
     AskEnded,
@@ -20,6 +20,7 @@ from stead.engine.facts import (
     NodeLeft,
     NodeResized,
 )
+from stead.engine.settings import Settings
 from stead.language.asks import Affinity, Ask, Group, Spread, Strategy
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node

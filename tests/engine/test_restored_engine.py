@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from stead import solver
 from stead.codec import dumps, loads
-from stead.engine import Engine, Settings
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -28,6 +28,7 @@ from stead.engine.facts import (
     NodeResized,
 )
 from stead.engine.restart.checkpoints import Checkpoint
+from stead.engine.settings import Settings
 from stead.language.asks import Ask, Group, PolicyName
 from stead.language.nodes import Node
 from stead.language.resources import Resources

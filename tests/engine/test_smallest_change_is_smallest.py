@@ -11,9 +11,10 @@ from itertools import combinations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stead.engine import Engine, Settings
+from stead.engine.engine import Engine
 from stead.engine.explain.smallest_change import Drop, Edit, FreeUp, Tolerate, Widen, _ChangeSearch
 from stead.engine.facts import AskRunning, Fact, NodeJoined
+from stead.engine.settings import Settings
 from stead.engine.verdicts import refused_sets
 from stead.language.asks import Ask
 from tests.engine.edits import edited, edits_worth_a_try

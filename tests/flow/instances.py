@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 
-from stead.engine import Settings
 from stead.engine.facts import AskRunning, AskSubmitted, ClockAdvanced, Fact, NodeDrained, NodeJoined
-from stead.engine.settings import Unscheduled
+from stead.engine.settings import Settings, Unscheduled
 from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stead import solver
-from stead.engine import Engine, Settings
 from stead.engine.decisions import BatchDecided, Decision, Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import Fact, NodeJoined
-from stead.engine.settings import Unscheduled
+from stead.engine.settings import Settings, Unscheduled
 from stead.language.asks import Ask, AskId, PolicyName
 from stead.language.nodes import Node, NodeId
 from tests.behaviour import placements

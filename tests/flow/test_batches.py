@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stead.codec import dumps, loads
-from stead.engine import Engine, Settings
 from stead.engine.decisions import BatchDecided, Decision, Placed, Refused
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -22,6 +22,7 @@ from stead.engine.facts import (
     NodeLeft,
     NodeTainted,
 )
+from stead.engine.settings import Settings
 from stead.errors import Invalid
 from stead.language.asks import Ask, Choice, PolicyName, Preference
 from stead.language.labels import Selector

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stead.codec import dumps
-from stead.engine import Engine, Settings
 from stead.engine.decisions import BatchDecided, Decision, GroupPlaced
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -25,7 +25,7 @@ from stead.engine.facts import (
     NodeJoined,
     NodeLeft,
 )
-from stead.engine.settings import Unscheduled
+from stead.engine.settings import Settings, Unscheduled
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal, replay
 from stead.language.asks import Ask, Group, PolicyName, Preference, Spread, Strategy

@@ -11,9 +11,9 @@ from zlib import crc32
 
 from hypothesis import HealthCheck, settings
 
-from stead.engine import Settings
 from stead.engine.decisions import BatchDecided, Decision, GroupPlaced, Placed
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted
+from stead.engine.settings import Settings
 from stead.language.asks import Ask, Group, PolicyName
 from tests.engine.mirror import Mirror
 from tests.engine.test_engine_equals_oracle import EngineEqualsOracle

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from stead.engine import Settings
 from stead.engine.decisions import GroupPlaced, Placed
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted, NodeJoined
+from stead.engine.settings import Settings
 from stead.language.asks import Ask, Group, PolicyName
 from tests.behaviour import ask, group, node, on, taint
 from tests.flow.instances import PARTS, replayable, seeds

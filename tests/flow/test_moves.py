@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine, Settings
 from stead.engine.decisions import Decision, GroupPlaced, Moved, Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskRunning,
@@ -19,6 +19,7 @@ from stead.engine.facts import (
     NodeJoined,
     NodeTainted,
 )
+from stead.engine.settings import Settings
 from stead.language.asks import Ask, Group, PolicyName
 from stead.language.taints import Effect, Taint
 from tests.behaviour import all_of, ask, near, near_app, node, on, tolerates

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from stead.engine import Settings
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, NodeJoined
+from stead.engine.settings import Settings
 from stead.language.asks import Ask, PolicyName, Preference
 from stead.language.nodes import Node
 from tests.behaviour import ask, node, on

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Placed, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, NodeJoined
 from stead.engine.reasons import KeptAway, LacksLabel, NoTermMatches, NotNear, Reason, Tainted, TooNear
 from stead.errors import Unsupported

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stead.engine import Engine
 from stead.engine.decisions import Evicted, Placed, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import ClockAdvanced, NodeJoined, NodeLeft, NodeTainted, NodeUntainted
 from stead.language.asks import Ask
 from stead.language.nodes import Node

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from ray._private.label_utils import validate_fallback_strategy, validate_label_selector
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import NodeJoined
 from stead.language.asks import Preference
 from stead.language.labels import Selector

@@ -75,21 +75,22 @@ def cluster(cluster_of: ClusterOf) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(autouse=True)
-def clean(cluster: LocalCluster) -> Iterator[None]:
+def clean(cluster: LocalCluster, tmp_path: Path) -> Iterator[None]:
     yield
+    (tmp_path / "go").touch()  # a test that failed may have left tasks behind
     wait_for(lambda: not connection().ask("registered_ids"), 60, "the end of all work of the test")
     wait_for(lambda: not tickets(), 60, "the end of all tickets")
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Submissions in this block reach the controller as one burst, however busy the machine is: the thread that sends
-    them waits, and so does the controller, which also counts tasks by itself."""
+    """Submissions in this block reach the controller as one burst, however busy the machine is: the threads that send
+    them wait, and so does the controller, which also counts tasks by itself."""
     found = connection()
     pid = found.ask("hello")["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        with found._registrar._changed:
+        with found._registrar._changed, found.counter._lock:
             yield
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Settings
+from stead.engine.settings import Settings
 from stead.errors import Unready
 from stead.ray.control import node_agents as agents
 from stead.ray.control.node_agents import PageAgent

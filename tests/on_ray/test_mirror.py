@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import NodeDrained, NodeJoined, NodeTainted, NodeUsed
 from stead.language.asks import Ask
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, NodeDrained, NodeJoined, NodeUntainted
 from stead.language.asks import Affinity, Ask, PolicyName, Spread
 from stead.language.labels import Labels, Requirement, Selector

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from stead.codec import dumps
-from stead.engine import Settings
 from stead.engine.explain.events import EventKind
 from stead.engine.facts import AskRunning, AskSubmitted, ClockAdvanced, Fact, GroupSubmitted, NodeJoined, NodeTainted
+from stead.engine.settings import Settings
 from stead.errors import Unready, Unwritable
 from stead.journal import Unreadable
 from stead.language.asks import Ask, Group

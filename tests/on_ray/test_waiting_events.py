@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.explain.events import EventKind
 from stead.engine.facts import AskRunning, NodeJoined, NodeTainted
 from stead.language.asks import Ask

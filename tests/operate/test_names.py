@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
 from stead.language.asks import Ask, Group
 from stead.language.nodes import Node

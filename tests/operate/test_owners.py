@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
 from stead.language.asks import Ask, Group
 from stead.language.nodes import Node

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, Fact, NodeJoined
 from stead.language.asks import Ask
 from stead.language.nodes import Node

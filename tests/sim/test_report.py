@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from stead.engine import Engine
 from stead.engine.decisions import Decision, Placed, Waiting
+from stead.engine.engine import Engine
 from stead.engine.facts import AskLost, Fact
 from stead.sim.cluster import Happening, run
 from stead.sim.report import as_json_text, timeline_rows

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stead.engine import Settings
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -22,6 +21,7 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
+from stead.engine.settings import Settings
 from stead.errors import Invalid
 from stead.language.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
 from stead.language.labels import Labels, Requirement, Selector

@@ -8,8 +8,8 @@ import pytest
 
 from stead.codec import dumps
 from stead.controller import Controller
-from stead.engine import Engine
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused
+from stead.engine.engine import Engine
 from stead.engine.explain.events import listed
 from stead.engine.facts import AskEnded, GroupEnded
 from stead.errors import Invalid

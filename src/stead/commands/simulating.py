@@ -45,7 +45,7 @@ def sim(
     from stead.sim.cluster import run
     from stead.sim.report import as_json_text, as_text, show
     from stead.sim.scenario import load
-    from stead.specs import policy_of
+    from stead.specs.documents import policy_of
 
     loaded = load(scenario, None if policy is None else policy_of(policy))
     if seed is not None:

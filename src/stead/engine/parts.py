@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stead.engine.board import Board
-from stead.engine.groups import Groups
+from stead.engine.groups.lifecycle import Groups
 from stead.engine.settings import Settings
 from stead.engine.timing.holds import Holds
 from stead.engine.timing.taint_times import TaintTimes

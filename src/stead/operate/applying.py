@@ -16,7 +16,7 @@ from stead.language.labels import Labels
 from stead.language.taints import Effect
 from stead.operate.changes import DRAINED, NodeChange, Removal
 from stead.operate.what_if import FIELDS, SUGGESTED
-from stead.specs import EVENT, VERBS, node_facts, some_text
+from stead.specs.documents import EVENT, VERBS, node_facts, some_text
 from stead.specs.sections import Section, at
 from stead.text import short_id
 

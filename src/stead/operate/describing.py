@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from stead.engine.explain import Explanation
 from stead.engine.explain.events import Event, EventKind
+from stead.engine.explain.explanations import Explanation
 from stead.errors import Invalid, absent, several
 from stead.language.resources import DEVICES
 from stead.operate.audit import Entry, entry_json

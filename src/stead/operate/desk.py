@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from stead.engine import Engine
-from stead.engine.explain import Explanation
+from stead.engine.engine import Engine
 from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskSubmitted, ClockAdvanced, Fact, GroupSubmitted, NodeJoined
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, Unwritable

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from stead.engine import Engine
 from stead.engine.decisions import Decision, Refused
-from stead.engine.explain import Explanation
+from stead.engine.engine import Engine
 from stead.engine.explain.events import ids_of
+from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import ClockAdvanced
 from stead.errors import Invalid
 from stead.journal import Entry, Journal, decide_again, engine_after

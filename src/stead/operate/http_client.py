@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from stead.codec import loads
 from stead.engine.decisions import Decision
-from stead.engine.explain import Explanation
 from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid
 from stead.language.taints import Effect, Taint

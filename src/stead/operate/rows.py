@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.labels import Selector

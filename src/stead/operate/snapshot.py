@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from stead.engine import Engine
-from stead.engine.explain import Explanation
+from stead.engine.engine import Engine
+from stead.engine.explain.explanations import Explanation
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, absent, several
 from stead.language.asks import Ask, Group

@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar
 
 from stead.codec import plain
 from stead.engine.decisions import Refusal, Verdict
-from stead.engine.explain import Explanation, wording
+from stead.engine.explain import wording
 from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
 from stead.engine.explain.smallest_change import AddCapacity, Drop, Edit, FreeUp
 from stead.engine.timing.taint_times import TaintEnd
 from stead.language.asks import Affinity, Ask, Group, Preference

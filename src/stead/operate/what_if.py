@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from stead.engine import Engine
 from stead.engine.decisions import Decision, Evicted, Refused
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -33,7 +33,7 @@ from stead.operate.cancellation import still_wanted
 from stead.operate.rows import Shapes
 from stead.operate.snapshot import Snapshot
 from stead.operate.suggested import suggested
-from stead.specs import EVENT, GROUP, JOINED, VERBS, WORK, Reader, node_facts, some_text
+from stead.specs.documents import EVENT, GROUP, JOINED, VERBS, WORK, Reader, node_facts, some_text
 from stead.specs.sections import Misplaced, Section, at
 
 ROUNDS_MAX = 100

@@ -19,8 +19,8 @@ from ray.actor import ActorHandle
 from ray.util.placement_group import PlacementGroup
 
 import stead
-from stead.engine.explain import Explanation
 from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
 from stead.errors import Invalid, Unsupported
 from stead.language.arguments import labels_of, parse_effect, taints_of
 from stead.language.asks import PolicyName

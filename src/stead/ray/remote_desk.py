@@ -17,8 +17,8 @@ import ray
 
 from stead import solver
 from stead.controller import Tally
-from stead.engine.explain import Explanation
 from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange
 from stead.operate.desk import Answering, Carried, Changes, Unanswered

@@ -22,7 +22,7 @@ from stead.operate.views import Summary
 from stead.service.api import add_refusals, create_api
 from stead.service.guard import App, Guard, Limits
 from stead.service.keys import Keys
-from stead.service.pages import create_pages
+from stead.service.pages.routes import create_pages
 from stead.service.reference import add_reference
 
 THREADS = 8

@@ -15,8 +15,8 @@ from itertools import count
 
 from stead import solver
 from stead.controller import Controller
-from stead.engine import Engine
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused
+from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
     AskLost,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from stead import solver
 from stead.controller import Controller, Tally
-from stead.engine import Engine
 from stead.engine.decisions import GroupPlaced, Placed, TaintExpired, Waiting
+from stead.engine.engine import Engine
 from stead.engine.explain.events import Event, event_of
 from stead.engine.facts import (
     AskSubmitted,

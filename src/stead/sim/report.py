@@ -14,8 +14,9 @@ from typing import Any
 
 from stead.codec import plain
 from stead.engine.decisions import GroupPlaced, Placed, Refusal, Waiting
-from stead.engine.explain import Explanation, wording
+from stead.engine.explain import wording
 from stead.engine.explain.events import event_of, listed
+from stead.engine.explain.explanations import Explanation
 from stead.errors import Invalid, did_you_mean
 from stead.language.asks import Ask, Group
 from stead.language.resources import UNIT, quantity_text

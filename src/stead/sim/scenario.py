@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stead.engine import Settings
 from stead.engine.facts import Fact
-from stead.engine.settings import Unscheduled
+from stead.engine.settings import Settings, Unscheduled
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
 from stead.language.times import parse_duration
-from stead.specs import EVENT, GROUP, NODE, WORK, Reader, policy_of, some_text, whole
+from stead.specs.documents import EVENT, GROUP, NODE, WORK, Reader, policy_of, some_text, whole
 from stead.specs.sections import Section, load_yaml
 from stead.text import quoted
 

@@ -48,7 +48,7 @@ from stead.language.resources import amount_text
 from stead.text import joined, plural, short_id
 
 if TYPE_CHECKING:
-    from stead.engine.explain import Explanation, Score
+    from stead.engine.explain.explanations import Explanation, Score
 
 
 Names = Mapping[NodeId, str]

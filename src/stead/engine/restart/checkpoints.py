@@ -18,7 +18,7 @@ from stead.engine.amounts import DeviceShares
 from stead.engine.batch.fragmentation import SavedMix
 from stead.engine.change_log import Column, ColumnKind
 from stead.engine.decisions import Verdict
-from stead.engine.groups import GroupRecord, GroupShape
+from stead.engine.groups.lifecycle import GroupRecord, GroupShape
 from stead.engine.parts import Parts
 from stead.engine.rules import Hold
 from stead.engine.timing.taint_times import TaintEnd

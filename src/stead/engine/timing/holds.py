@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from stead.engine.board import Board
 from stead.engine.fleet import Nodes
-from stead.engine.groups import GroupRecord, Groups, GroupShape, place_missing
+from stead.engine.groups.lifecycle import GroupRecord, Groups, GroupShape, place_missing
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Shape
 from stead.engine.waiting import Line, Lines

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning
 from stead.language.asks import Ask, Choice
 from stead.language.labels import Requirement, Selector

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import ray
 from ray.autoscaler.v2.utils import is_autoscaler_v2
 
-from stead.engine import Engine
+from stead.engine.engine import Engine
 from stead.language.asks import Ask
 from stead.language.nodes import NodeTemplate
 from stead.language.resources import UNIT, Resources

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from stead.engine import Engine
 from stead.engine.decisions import Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined
 from stead.language.asks import Ask, Choice, PolicyName
 from stead.language.labels import NODE_ID, Requirement, Selector

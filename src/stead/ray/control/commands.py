@@ -14,7 +14,6 @@ from functools import cache, partial
 
 import ray
 
-from stead.engine import Engine
 from stead.engine.decisions import (
     BatchDecided,
     DeadlinePassed,
@@ -26,6 +25,7 @@ from stead.engine.decisions import (
     TaintExpired,
     Waiting,
 )
+from stead.engine.engine import Engine
 from stead.engine.explain.events import event_of
 from stead.engine.facts import (
     AskEnded,

@@ -24,9 +24,9 @@ import ray
 
 from stead import solver
 from stead.controller import Controller, Tally
-from stead.engine import Settings
 from stead.engine.explain.events import EventKind
 from stead.engine.facts import Fact, NodeLabelled, NodeUntainted
+from stead.engine.settings import Settings
 from stead.errors import Invalid, Unwritable
 from stead.journal import Superseded
 from stead.language.asks import Ask, Choice, PolicyName
@@ -529,7 +529,7 @@ class ControllerActor:
         return getattr(self._admission, what)(*given)
 
     def registered_ids(self) -> list[str]:
-        """Ids of all unfinished actors and groups that the engine places."""
+        """Ids of all unfinished work that the engine places: actors, groups and slots of tasks."""
         return self._placing.ids()
 
     def settled(self) -> int:

@@ -23,9 +23,9 @@ from typing import Any, Protocol
 import ray
 
 from stead.controller import Tally
-from stead.engine import Engine
-from stead.engine.explain import Explanation
+from stead.engine.engine import Engine
 from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskEnded, AskRunning, AskSubmitted, Fact, GroupEnded, GroupSubmitted
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid

@@ -21,10 +21,11 @@ from typing import TypeVar
 
 from stead import solver
 from stead.codec import dumps, loads
-from stead.engine import Engine, Settings
+from stead.engine.engine import Engine
 from stead.engine.explain.events import EventKind
 from stead.engine.facts import AskEnded, ClockAdvanced, GroupEnded, NodeJoined, NodeTainted
 from stead.engine.restart.checkpoints import Checkpoint
+from stead.engine.settings import Settings
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, Unready
 from stead.journal import Journal, Superseded, difference, recover

@@ -18,10 +18,10 @@ from typing import Any
 
 import ray
 
-from stead.engine import Engine
 from stead.engine.decisions import Waiting
-from stead.engine.explain import Explanation
+from stead.engine.engine import Engine
 from stead.engine.explain.events import EventKind, event_of
+from stead.engine.explain.explanations import Explanation
 from stead.engine.reasons import Reason
 from stead.language.asks import Ask
 from stead.language.nodes import Node

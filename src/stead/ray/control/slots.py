@@ -14,8 +14,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Protocol
 
-from stead.engine import Engine
 from stead.engine.decisions import Evicted, Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AsksSubmitted, Fact
 from stead.language.asks import Ask, Choice
 from stead.language.nodes import Node

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stead.engine import Engine
 from stead.engine.decisions import Evicted, Placed
+from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact
 from stead.language.asks import ASK_ID, Affinity, Ask
 from stead.language.resources import Resources

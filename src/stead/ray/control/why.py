@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from stead.engine.explain import Explanation
+from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskRunning
 from stead.errors import Invalid
 from stead.operate.changes import Absent

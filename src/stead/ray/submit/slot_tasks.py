@@ -88,7 +88,7 @@ class TaskCounter:
 
     def __init__(self, send: Callable[..., Any], has_left: Callable[[], bool]) -> None:
         self._process, self._send, self._has_left = uuid.uuid4().hex, send, has_left
-        self._lock, self._more = threading.Lock(), threading.Event()
+        self._lock, self._more = threading.RLock(), threading.Event()
         self._counts: dict[str, int] = {}
         self._new: dict[str, TaskShape] = {}
         self._known: set[str] = set()  # shapes that the controller has acknowledged

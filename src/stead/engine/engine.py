@@ -1,0 +1,575 @@
+"""The Engine: facts in, decisions out, `fork()` for every "what if".
+
+Rule: this file tells the story of a decision in order. Its steps and its state are in the other files (`parts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby, islice
+from math import inf
+from typing import Any
+
+from stead.engine.batch.batches import Batch, Run, ready_runs
+from stead.engine.batch.flow import Solver
+from stead.engine.batch.moving import best_moves
+from stead.engine.change_log import Column
+from stead.engine.decisions import (
+    DeadlinePassed,
+    Decision,
+    GroupPlaced,
+    Moved,
+    NodeUnknown,
+    Placed,
+    Refused,
+    Verdict,
+    Waiting,
+)
+from stead.engine.explain.explanations import Explanation, explain_group, explain_placed, explain_waiting
+from stead.engine.facts import (
+    AskEnded,
+    AskLost,
+    AskRunning,
+    AsksSubmitted,
+    AskSubmitted,
+    ClockAdvanced,
+    Fact,
+    GroupEnded,
+    GroupSubmitted,
+    NodeDrained,
+    NodeJoined,
+    NodeLabelled,
+    NodeLeft,
+    NodeResized,
+    NodeTainted,
+    NodeUntainted,
+    NodeUsed,
+)
+from stead.engine.groups.lifecycle import GroupShape
+from stead.engine.parts import Parts
+from stead.engine.restart.assumed import assume
+from stead.engine.restart.checkpoints import Checkpoint, restore, save
+from stead.engine.rules import dead_required_nodes
+from stead.engine.settings import DEFAULTS, Settings
+from stead.engine.shapes import Demand, Shape
+from stead.engine.timing.taint_times import TaintEnd
+from stead.engine.verdicts import feasible, short_verdicts
+from stead.engine.waiting import Item, Line, Sleeper
+from stead.errors import Invalid
+from stead.language.asks import Ask, AskId, Group, GroupId, PolicyName
+from stead.language.nodes import Node, NodeId
+from stead.language.resources import NOTHING
+
+SINGLES_MAX = 2_000
+"""The maximum number of tries per call for work of a batch policy that a batch cannot hold: affinities, spreads and
+strict groups."""
+
+
+class Engine:
+    """Decides where work runs: apply facts, then ask for decisions. `explain` says why, `fork` tries things out.
+
+    Args:
+        settings: What is chosen once.
+        solver: The solver for policies that decide in batches; see `stead.solver`.
+
+    Example:
+        ```python
+        engine = Engine()
+        engine.apply(NodeJoined(Node.of("node-1", {"CPU": 4})), AskSubmitted(Ask.of("web", {"CPU": 1})))
+        engine.decide()  # [Placed(ask='web', node='node-1', choice=0)]
+        ```
+    """
+
+    def __init__(self, settings: Settings = DEFAULTS, solver: Solver | None = None) -> None:
+        self.settings = settings
+        self.solver = solver
+        self._parts = Parts(settings)
+
+    def fork(self) -> Engine:
+        """An independent engine in the same state. The two share their tables until one of them writes."""
+        twin = Engine.__new__(Engine)
+        twin.settings, twin.solver, twin._parts = self.settings, self.solver, self._parts.fork()
+        return twin
+
+    @property
+    def now(self) -> float:
+        """The latest time that `ClockAdvanced` reported."""
+        return self._parts.now
+
+    # -- facts in
+
+    def apply(self, *facts: Fact) -> None:
+        """Apply what happened. This is the engine's only input."""
+        for kind, run in groupby(facts, key=type):
+            if kind is AskSubmitted:
+                self._asks_submitted(run)  # type: ignore[arg-type]  # grouped by type
+            else:
+                apply_one = _APPLY[kind]
+                for fact in run:
+                    apply_one(self, fact)
+
+    def _clock_advanced(self, fact: ClockAdvanced) -> None:
+        self._parts.now = max(self.now, fact.now)
+
+    def _node_joined(self, fact: NodeJoined) -> None:
+        fleet, times = self._parts.board.fleet, self._parts.taint_times
+        row = fleet.row(fact.node.id)
+        known = fleet.nodes.map[row].taints if row is not None else ()
+        row = fleet.join(fact.node)
+        times.joined(row, [taint for taint in fact.node.taints if taint not in known], self.now)
+
+    def _node_left(self, fact: NodeLeft) -> None:
+        parts, board = self._parts, self._parts.board
+        row = board.fleet.row(fact.node)
+        if row is None:
+            return
+        lost = [parts.lift(id) for id in tuple(board.work.residents.read(row))]
+        board.use(row, NOTHING, 0)
+        board.fleet.leave(row)
+        parts.taint_times.left(fact.node)
+        parts.holds.node_left(row)
+        for placement in lost:
+            parts.wait_again(placement)
+
+    def _node_labelled(self, fact: NodeLabelled) -> None:
+        fleet = self._parts.board.fleet
+        row = fleet.row(fact.node)
+        if row is not None:
+            fleet.set_labels(row, fleet.nodes.map[row].labels.changed(fact.labels, fact.removed))
+
+    def _node_tainted(self, fact: NodeTainted) -> None:
+        row = self._parts.board.fleet.row(fact.node)
+        if row is not None:
+            self._parts.taint_times.tainted(row, fact, self.now)
+
+    def _node_untainted(self, fact: NodeUntainted) -> None:
+        fleet = self._parts.board.fleet
+        row = fleet.row(fact.node)
+        if row is not None:
+            taints = fleet.nodes.map[row].taints
+            gone = [t for t in taints if t.key == fact.key and fact.effect in (None, t.effect)]
+            self._parts.taint_times.untainted(row, gone)
+
+    def _node_drained(self, fact: NodeDrained) -> None:
+        row = self._parts.board.fleet.row(fact.node)
+        if row is not None:
+            self._parts.board.fleet.set_draining(row, fact.draining)
+
+    def _node_resized(self, fact: NodeResized) -> None:
+        row = self._parts.board.fleet.row(fact.node)
+        if row is not None:
+            self._parts.board.fleet.set_capacity(row, fact.capacity)
+
+    def _node_used(self, fact: NodeUsed) -> None:
+        row = self._parts.board.fleet.row(fact.node)
+        if row is not None:
+            self._parts.board.use(row, fact.amounts, fact.pieces)
+
+    def _asks_submitted(self, facts: Iterable[AskSubmitted]) -> None:
+        """Queue asks that arrive together, one shape at a time."""
+        parts, board, now = self._parts, self._parts.board, self.now
+        arrived: dict[tuple[Shape, int], dict[AskId, Item]] = {}
+        seen: dict[AskId, Ask] = {}
+        waiting, placed, groups, members = parts.known_ids()
+        for fact in facts:
+            ask = fact.ask
+            id = ask.id
+            if id in seen or id in waiting or id in placed or id in groups or id in members:
+                continue
+            seen[id] = ask
+            arrived.setdefault((board.shape_of(ask), ask.priority), {})[id] = ask
+        self._need_solver(shape.policy for shape, _ in arrived)
+        for (shape, priority), asks in arrived.items():
+            board.note_kind(shape, len(asks))
+            turn = parts.waiting.turn_of(shape, priority, now) or board.next_turn()
+            parts.wait(Line(shape, priority, now, turn, now), asks)
+        board.work.note_known(board.fleet, seen.values())
+
+    def _ask_running(self, fact: AskRunning) -> None:
+        parts, board = self._parts, self._parts.board
+        ask, row = fact.ask, board.fleet.row(fact.node)
+        if row is None or ask.id in parts.groups:
+            return
+        choice, moment, turn = 0, self.now, 0
+        known = board.work.placements.map.get(ask.id)
+        if known is not None:
+            if known.row == row:
+                return
+            choice, moment, turn, ask = known.choice, known.moment, known.turn, known.ask
+            parts.lift(ask.id)
+        elif ask.id in parts.waiting:
+            line = parts.waiting.line_of(ask.id)
+            moment, turn = line.moment, line.turn
+            parts.waiting.remove(ask.id)
+        group = parts.groups.of_member.map.get(ask.id)
+        board.work.note_known(board.fleet, (ask,))
+        demand = board.shape_of(ask).demands[choice]
+        placement = board.place(ask, demand, row, moment, turn or board.next_turn(), group)
+        parts.taint_times.placed(placement, self.now)
+        if group is not None:
+            parts.groups.member_runs(ask.id, self.now)
+
+    def _ask_ended(self, fact: AskEnded) -> None:
+        parts, id = self._parts, fact.ask
+        if id in parts.board.work.placements.map:
+            parts.lift(id)
+        elif id in parts.waiting and id not in parts.groups:
+            parts.waiting.remove(id)
+        if id in parts.groups.of_member.map:
+            parts.groups.member_ended(id, self.now)
+        parts.board.work.note_ended(parts.board.fleet, id)
+
+    def _ask_lost(self, fact: AskLost) -> None:
+        if fact.ask in self._parts.board.work.placements.map:
+            self._parts.wait_again(self._parts.lift(fact.ask))
+
+    def _group_submitted(self, fact: GroupSubmitted) -> None:
+        group = fact.group
+        if any(id in ids for ids in self._parts.known_ids() for id in (group.id, *(m.id for m in group.all_members))):
+            return
+        self._need_solver(member.policy for member in group.all_members)
+        self._parts.wait(self._parts.groups.submitted(group, self.now), {group.id: group})
+
+    def _group_ended(self, fact: GroupEnded) -> None:
+        if fact.group in self._parts.groups:
+            self._parts.forget(fact.group)
+
+    def _need_solver(self, policies: Iterable[PolicyName]) -> None:
+        """Refuse work that this engine cannot decide, before storing any of it."""
+        if self.solver is None and any(policy.in_batches for policy in policies):
+            raise Invalid("policy 'flow' needs OR-tools, and this engine has no solver; try: pip install 'stead[flow]'")
+
+    # -- decisions out
+
+    def decide(self, limit: int | None = None) -> list[Decision]:
+        """What to do now, given all facts so far. The engine assumes its own placements at once.
+
+        `limit` bounds how many asks and groups are placed; the next call decides the rest.
+        """
+        parts, now = self._parts, self._parts.now
+        waiting, times = parts.waiting, parts.taint_times
+        decisions: list[Decision] = [*times.expire_due(now), *times.evict_due(now)]
+        self._refuse_late(decisions)
+        left, tried, singles, parts.is_unfinished = limit, False, 0, False
+        while self._anybody_awake():
+            tried = True
+            for line in waiting.lines():
+                if left is not None and left <= 0:
+                    return decisions
+                singles += line.sleeper.policy.in_batches
+                if singles > SINGLES_MAX:
+                    parts.is_unfinished = True  # so `next_moment` is now
+                    return decisions
+                placed = self._decide_line(line, left, decisions)
+                left = None if left is None else left - placed
+                waiting.wake(parts.board.fleet)
+        decisions += times.evict_due(now)
+        if tried or now >= parts.holds.late_at:
+            parts.holds.hold_for_the_late(now)
+        parts.board.tidy(waiting)
+        return decisions
+
+    def _anybody_awake(self) -> bool:
+        """Wake pending work that the latest changes could help; whether any is awake."""
+        self._parts.holds.release_if_useless()
+        self._parts.waiting.wake(self._parts.board.fleet)
+        return self._parts.waiting.awake()
+
+    def _refuse_late(self, decisions: list[Decision]) -> None:
+        """Refuse work whose deadline has passed, except a group that is partly placed."""
+        parts = self._parts
+        for id, _, deadline in parts.timers.deadlines.due(self.now):
+            record = parts.groups.records.map.get(id)
+            if (
+                id in parts.waiting
+                and parts.waiting.item(id).deadline == deadline
+                and (record is None or record.alternative is None)
+            ):
+                verdicts = parts.waiting.last_reported(parts.waiting.line_of(id).sleeper)
+                parts.forget(id)
+                decisions.append(Refused(id, DeadlinePassed(deadline, verdicts)))
+
+    def _decide_line(self, line: Line, limit: int | None, decisions: list[Decision]) -> int:
+        """Place the work of a line, at most `limit`; what does not fit goes to sleep. Returns how many were placed."""
+        sleeper, parts = line.sleeper, self._parts
+        assert isinstance(sleeper, Shape | GroupShape)
+        if sleeper.policy.in_batches and self.solver is not None:
+            runs = ready_runs(parts.board, parts.waiting, sleeper.policy, limit)
+            if runs:
+                return self._decide_batch(sleeper.policy, runs, decisions)
+        if isinstance(sleeper, GroupShape) or sleeper.one_by_one or parts.board.work.watches(sleeper.kind):
+            limit = 1  # each placement may wake other work, or change where the next can go
+        run = list(islice(parts.board.work.up_to_watched(parts.waiting.items_in(line)), limit))
+        if isinstance(sleeper, GroupShape):
+            return self._decide_group(sleeper, run[0].id, decisions)
+        placed = self._place_run(line, sleeper, run, decisions)  # type: ignore[arg-type]  # shapes queue asks
+        if placed < len(run):
+            self._block(sleeper, decisions)
+        return placed
+
+    def _decide_batch(self, policy: PolicyName, runs: list[Run], decisions: list[Decision]) -> int:
+        """Place the work of many lines together; what does not fit goes to sleep. Returns how many were placed."""
+        assert self.solver is not None, "without a solver, batch work is refused on submission"
+        parts, board = self._parts, self._parts.board
+        batch = Batch(board, self.solver, policy, runs, self.now, self.settings.unscheduled)
+        outcome = batch.decide()
+        gangs: dict[GroupId, list[tuple[AskId, NodeId]]] = {}
+        for placing in outcome.placings:
+            ids, group = [ask.id for ask in placing.asks], placing.run.group
+            if group is None:
+                parts.waiting.remove(*ids)
+                self._announce(placing.demand, ids, placing.rows, decisions)
+            else:
+                nodes = map(board.node_id, placing.rows)
+                gangs.setdefault(group, []).extend(zip(ids, nodes, strict=True))
+        for group, members in gangs.items():
+            parts.groups.took(group, 0)
+            parts.taint_times.all_placed((id for id, _ in members), self.now)
+            decisions.append(GroupPlaced(group, 0, tuple(members)))
+        decided = batch.decided(outcome)
+        decisions.append(decided)
+        for left in dict.fromkeys(run.shape for run in runs if run.group is None and run.done < len(run.asks)):
+            self._block(left, decisions)
+        if self.settings.moves:
+            moves = best_moves(board, policy, self.settings.moves)
+            for move in moves:
+                parts.timers.left(move.ask)
+            parts.taint_times.all_placed(dict.fromkeys(move.ask for move in moves), self.now)
+            decisions += moves
+        placed_alone = 0
+        for group in dict.fromkeys(run.group for run in runs if run.group in outcome.failed):
+            shape = parts.waiting.line_of(group).sleeper
+            assert isinstance(shape, GroupShape)
+            placed_alone += self._decide_group(shape, group, decisions)
+        return decided.placed + placed_alone
+
+    def _place_run(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
+        """Place as many equal asks as fit, each by the first of its choices that fits."""
+        if len(run) == 1:
+            return int(self._place_one(line, shape, run[0], decisions))
+        done, board = 0, self._parts.board
+        for demand in shape.demands:
+            if done < len(run):
+                rows = board.standing(demand).best_many(board.fleet, len(run) - done)
+                if rows:
+                    asks = run[done : done + len(rows)]
+                    ids = [ask.id for ask in asks]
+                    self._parts.waiting.remove(*ids)
+                    board.place_many([(demand, asks, rows, line)])
+                    self._announce(demand, ids, rows, decisions)
+                    done += len(rows)
+        return done
+
+    def _place_one(self, line: Line, shape: Shape, ask: Ask, decisions: list[Decision]) -> bool:
+        board = self._parts.board
+        for demand in shape.demands:
+            row = board.standing(demand).best(board.dice)
+            if row is not None:
+                self._parts.waiting.remove(ask.id)
+                board.place(ask, demand, row, line.moment, line.turn)
+                self._announce(demand, [ask.id], [row], decisions)
+                return True
+        return False
+
+    def _announce(self, demand: Demand, ids: list[AskId], rows: list[int], decisions: list[Decision]) -> None:
+        nodes, choice = self._parts.board.fleet.nodes.map, demand.index
+        decisions.extend([Placed(id, nodes[row].id, choice) for id, row in zip(ids, rows, strict=True)])
+        self._parts.taint_times.all_placed(ids, self.now)
+
+    def _decide_group(self, shape: GroupShape, id: GroupId, decisions: list[Decision]) -> int:
+        parts, board = self._parts, self._parts.board
+        placed = parts.holds.open_to(id, lambda: parts.groups.place(id))
+        if placed is None:
+            parts.waiting.sleep(shape, shape.columns(board), shape.hopes(board))
+            member, verdicts = parts.groups.why_not(id)
+            self._report_waiting(shape, verdicts, member, decisions)
+            return 0
+        alternative, placements = placed
+        for placement in placements:
+            parts.taint_times.placed(placement, self.now)
+        if placements:
+            members = tuple((placement.ask.id, board.node_id(placement.row)) for placement in placements)
+            decisions.append(GroupPlaced(id, alternative, members))
+        return 1
+
+    def _block(self, shape: Shape, decisions: list[Decision]) -> None:
+        """No node fits these asks: refuse them if every node they require is gone, else put them to sleep."""
+        parts, board = self._parts, self._parts.board
+        dead = [dead_required_nodes(demand.selector, board.fleet.rows.map) for demand in shape.demands]
+        if all(dead):
+            named = tuple(sorted(frozenset().union(*dead)))
+            for item in parts.waiting.items_of(shape):
+                parts.forget(item.id)
+                decisions.append(Refused(item.id, NodeUnknown(named)))
+            return
+        columns: list[Column] = []
+        hopes = 0
+        for demand in shape.demands:
+            hopeful = board.hopes(demand)
+            columns += demand.reads(board.work)
+            columns += [Column("total", resource) for resource, _ in demand.needs]
+            columns += [Column("free", resource) for resource, _ in demand.needs if hopeful]
+            hopes |= hopeful
+        parts.waiting.sleep(shape, columns, hopes)
+        self._report_waiting(shape, short_verdicts(board, shape), "", decisions)
+
+    def _report_waiting(
+        self, sleeper: Sleeper, verdicts: tuple[Verdict, ...], member: AskId, decisions: list[Decision]
+    ) -> None:
+        """Report why work is pending, for each ask or group whose reasons are new."""
+        ids = self._parts.waiting.report(sleeper, verdicts)
+        if ids:
+            decisions.append(Waiting(ids, verdicts, member))
+
+    @property
+    def next_moment(self) -> float | None:
+        """When time alone could next change a decision; None if never."""
+        parts = self._parts
+        if parts.is_unfinished:
+            return self.now
+        moment = min(parts.timers.next_moment(parts.waiting), parts.holds.late_at)
+        return None if moment == inf else moment
+
+    # -- queries: they change nothing, and try things only on a fork
+
+    def explain(self, what: AskId | GroupId | Ask | Group) -> Explanation:
+        """Why work is pending and what would make it fit, or why it is on its node. You can also pass work that was
+        never submitted."""
+        return self._explained(what).naming(self.nodes)
+
+    def _explained(self, what: AskId | GroupId | Ask | Group) -> Explanation:
+        board = self._parts.board
+        if isinstance(what, str):
+            if what in board.work.placements.map:
+                return explain_placed(board, what)
+            what = self.item(what)
+        twin = board.fork(lasting=False)
+        if isinstance(what, Group):
+            record = self._parts.groups.records.map.get(what.id)
+            return explain_group(twin, what, record)
+        if what.id in twin.work.placements.map:
+            twin.lift(what.id)  # an ask does not block itself
+        return explain_waiting(twin, what)
+
+    def feasible(self, ask: Ask) -> frozenset[NodeId]:
+        """The nodes that would take the ask, by any of its choices, if nothing else ran there."""
+        board = self._parts.board.fork(lasting=False)
+        if ask.id in board.work.placements.map:
+            board.lift(ask.id)
+        return frozenset(board.fleet.ids(feasible(board, board.shape_of(ask))))
+
+    def candidates(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
+        """The nodes that would take the ask now, per choice, in table order."""
+        board = self._parts.board.fork(lasting=False)
+        return board.candidates(board.shape_of(ask))
+
+    def tiers(self, ask: Ask) -> tuple[tuple[NodeId, ...], ...]:
+        """The same nodes, best first: by choice, then by the ask's preferences. How full they are does not count."""
+        board = self._parts.board.fork(lasting=False)
+        return board.tiers(board.shape_of(ask))
+
+    def moves(self, policy: PolicyName, limit: int = 10) -> tuple[Moved, ...]:
+        """The moves of running work that a batch policy's costs favour most, best first. Nothing moves."""
+        return tuple(best_moves(self._parts.board.fork(lasting=False), policy, limit))
+
+    def item(self, id: AskId | GroupId) -> Ask | Group:
+        """The ask or group with this id, as it was submitted."""
+        parts, placed = self._parts, self._parts.board.work.placements.map
+        if id in placed:
+            return placed[id].ask
+        if id in parts.waiting:
+            return parts.waiting.item(id)
+        if id in parts.groups:
+            return parts.groups.record(id).group
+        if id in parts.groups.of_member.map:
+            return parts.groups.member(id)
+        raise Invalid(f"nothing named {id!r} is pending or placed; submit the ask first")
+
+    def free(self, node: NodeId) -> Mapping[str, int]:
+        """What is free on a node, in units, for every resource that it has or that is in use there."""
+        fleet = self._parts.board.fleet
+        return fleet.free(fleet.rows.map[node])
+
+    @property
+    def used(self) -> Mapping[NodeId, NodeUsed]:
+        """What unmanaged work uses on each node, as last reported; nodes without unmanaged work are left out."""
+        unmanaged, nodes = self._parts.board.work.unmanaged.map, self._parts.board.fleet.nodes.map
+        return {nodes[row].id: NodeUsed(nodes[row].id, used.amounts, used.pieces) for row, used in unmanaged.items()}
+
+    @property
+    def taint_ends(self) -> tuple[TaintEnd, ...]:
+        """For every taint: when it was set, its owner, and when it expires."""
+        return tuple(self._parts.taint_times.ends)
+
+    @property
+    def placed(self) -> Mapping[AskId, NodeId]:
+        """Every placed ask and its node."""
+        nodes = self._parts.board.fleet.nodes.map
+        return {id: nodes[placement.row].id for id, placement in self._parts.board.work.placements.map.items()}
+
+    @property
+    def asks(self) -> Mapping[AskId, Ask]:
+        """Every ask that is placed, or pending without a group."""
+        found = {id: placement.ask for id, placement in self._parts.board.work.placements.map.items()}
+        for items in self._parts.waiting.all_lines.values():
+            found.update((id, item) for id, item in items.items() if isinstance(item, Ask))
+        return found
+
+    @property
+    def groups(self) -> Mapping[GroupId, Group]:
+        """Every group that is pending or placed."""
+        return {id: record.group for id, record in self._parts.groups.records.map.items()}
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Ids of all pending asks and groups, in the order in which they will be tried."""
+        return tuple(item.id for item in self._parts.waiting.in_order())
+
+    @property
+    def nodes(self) -> Mapping[NodeId, Node]:
+        """Every live node as it is now, in table order."""
+        return self._parts.board.fleet.by_id
+
+    # -- checkpoints
+
+    def checkpoint(self) -> Checkpoint:
+        """The whole state, to continue from later. Take it after `decide` and before the next `apply`."""
+        return save(self._parts)
+
+    @classmethod
+    def restored(cls, saved: Checkpoint, settings: Settings = DEFAULTS, solver: Solver | None = None) -> Engine:
+        """The engine from a checkpoint."""
+        engine = cls(settings, solver)
+        restore(engine._parts, saved)
+        return engine
+
+    def assume(self, decisions: Iterable[Decision]) -> None:
+        """Apply decisions that were already made on the latest facts, instead of deciding again. They may have been
+        carried out, and another version of the engine or its solver might decide differently.
+
+        The next `decide` tries all pending work again. Decisions that contradict the engine's state are ignored.
+        """
+        assume(self._parts, decisions)
+
+    def become(self, other: Engine) -> None:
+        """Take over another engine's state. Do not use the other engine afterwards."""
+        vars(self).update(vars(other))
+
+
+_APPLY: dict[type, Callable[[Engine, Any], None]] = {
+    ClockAdvanced: Engine._clock_advanced,
+    NodeJoined: Engine._node_joined,
+    NodeLeft: Engine._node_left,
+    NodeLabelled: Engine._node_labelled,
+    NodeTainted: Engine._node_tainted,
+    NodeUntainted: Engine._node_untainted,
+    NodeDrained: Engine._node_drained,
+    NodeResized: Engine._node_resized,
+    NodeUsed: Engine._node_used,
+    AsksSubmitted: lambda engine, fact: engine._asks_submitted(fact.each()),
+    AskRunning: Engine._ask_running,
+    AskEnded: Engine._ask_ended,
+    AskLost: Engine._ask_lost,
+    GroupSubmitted: Engine._group_submitted,
+    GroupEnded: Engine._group_ended,
+}

@@ -1,0 +1,287 @@
+"""Groups: asks placed together or not at all, from their submission to their end.
+
+Rule: a group is queued as one item. Once a member is placed, the group keeps the alternative it took and is pending
+only for its unplaced members, until it has lost all of them. Ended members are not placed again. `search` finds
+the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from stead.engine.board import Board
+from stead.engine.change_log import Column
+from stead.engine.decisions import Verdict
+from stead.engine.fleet import Nodes
+from stead.engine.groups.search import Member, Team, first_without_place, place_team
+from stead.engine.rules import Hold, World, allowed
+from stead.engine.shapes import Shape
+from stead.engine.sharing import Sheet
+from stead.engine.timing.timers import Timers
+from stead.engine.verdicts import DECISION_REASONS_MAX, short_verdicts
+from stead.engine.waiting import Line, Lines
+from stead.engine.work import Placement
+from stead.language.asks import Ask, AskId, Group, GroupId, PolicyName, Strategy
+from stead.language.labels import NODE_ID
+
+GROUP_SHAPES_MAX = 1024
+
+
+class GroupShape:
+    """What equal groups share. A group with placed or ended members gets its own shape, made of the members it lacks
+    (`GroupRecord.lacking`): whether whole groups fit says nothing about it."""
+
+    __slots__ = ("alternatives", "batch", "is_whole", "policy", "strategies")
+
+    def __init__(self, group: Group, board: Board, lacking: Sequence[Sequence[Ask]] | None = None) -> None:
+        self.strategies = strategies_of(group)
+        self.alternatives: tuple[tuple[Shape, ...], ...] = tuple(
+            tuple(board.shape_of(member) for member in members)
+            for members in (group.alternatives if lacking is None else lacking)
+        )
+        self.is_whole = lacking is None
+        policies = {shape.batch for shape in self.alternatives[0]}
+        self.policy = group.alternatives[0][0].policy
+        self.batch: PolicyName | None = None
+        """The policy whose batches take this group as a gang; None for strict groups, which need a search."""
+        if len(policies) == 1 and lacking is None and not any(strategy.strict for _, strategy in self.strategies):
+            self.batch = next(iter(policies))
+
+    def hopes(self, board: Board) -> Nodes:
+        """The nodes where more free resources could help a member; none if free resources alone cannot help."""
+        found = 0
+        for shapes in self.alternatives:
+            each = [self._could_hold(board, shape) for shape in dict.fromkeys(shapes)]
+            if all(each):
+                for nodes in each:
+                    found |= nodes
+        return found
+
+    @staticmethod
+    def _could_hold(board: Board, shape: Shape) -> Nodes:
+        rules = shape.demands[0].rules
+        return allowed((*rules.regardless_of_work, rules.could_fit), World(board.fleet, board.work))
+
+    def columns(self, board: Board) -> list[Column]:
+        """Every column whose change could make a group of this shape fit."""
+        found: dict[Column, None] = {Column("label", key): None for key, _ in self.strategies}
+        for shape in dict.fromkeys(shape for shapes in self.alternatives for shape in shapes):
+            demand = shape.demands[0]
+            found.update(dict.fromkeys(demand.reads(board.work)))
+            for resource, _ in demand.needs:
+                found[Column("free", resource)] = found[Column("total", resource)] = None
+        return list(found)
+
+
+class GroupRecord(NamedTuple):
+    """A known group. `alternative` is the one that is (or was) placed, None while the whole group is pending. Members
+    in `ended` are not placed again."""
+
+    group: Group
+    moment: float
+    turn: int
+    alternative: int | None
+    ended: frozenset[AskId]
+
+    def missing(self, board: Board) -> list[Ask]:
+        """Members of the alternative taken (or of the first) that must be placed."""
+        placed = board.work.placements.map
+        members = self.group.alternatives[self.alternative or 0]
+        return [member for member in members if member.id not in placed and member.id not in self.ended]
+
+    def open(self) -> list[GroupRecord]:
+        """The record with the alternative taken; if none is taken yet, one record per alternative."""
+        if self.alternative is not None:
+            return [self]
+        return [self._replace(alternative=index) for index in range(len(self.group.alternatives))]
+
+    def lacking(self, board: Board) -> list[list[Ask]]:
+        """The members that must be placed, for each open alternative."""
+        return [each.missing(board) for each in self.open()]
+
+    def rows(self, board: Board) -> list[int]:
+        """The rows of that alternative's members that are already placed."""
+        placed = board.work.placements.map
+        members = self.group.alternatives[self.alternative or 0]
+        return [placed[member.id].row for member in members if member.id in placed]
+
+    def team(self, board: Board) -> Team:
+        """The members of that alternative that must be placed, and the rows of the others."""
+        members = [Member(ask, board.shape_of(ask)) for ask in self.missing(board)]
+        return Team(self.group.id, members, strategies_of(self.group), self.rows(board), self.moment, self.turn)
+
+    @property
+    def member_ids(self) -> frozenset[AskId]:
+        return frozenset(member.id for member in self.group.all_members)
+
+
+def strategies_of(group: Group) -> tuple[tuple[str, Strategy], ...]:
+    return (*group.topology, (NODE_ID, group.strategy))
+
+
+class Groups:
+    """All known groups, their members, and their shapes."""
+
+    def __init__(self, board: Board, waiting: Lines, timers: Timers) -> None:
+        self._board, self._waiting, self._timers = board, waiting, timers
+        self.records: Sheet[GroupId, GroupRecord] = Sheet()
+        self.of_member: Sheet[AskId, GroupId] = Sheet()
+        self._shapes: Sheet[tuple[Any, ...], GroupShape] = Sheet()
+
+    def fork(self, board: Board, waiting: Lines, timers: Timers) -> Groups:
+        twin = Groups(board, waiting, timers)
+        twin.records, twin.of_member = self.records.fork(), self.of_member.fork()
+        twin._shapes = self._shapes.fork()
+        return twin
+
+    def __contains__(self, id: str) -> bool:
+        return id in self.records.map
+
+    def record(self, id: GroupId) -> GroupRecord:
+        return self.records.map[id]
+
+    def member(self, id: AskId) -> Ask:
+        group = self.records.map[self.of_member.map[id]].group
+        return next(member for member in group.all_members if member.id == id)
+
+    # -- what happens to groups
+
+    def submitted(self, group: Group, now: float) -> Line:
+        """Register the group. Returns the line it is pending in."""
+        shape = self.shape_of(group)
+        turn = self._waiting.turn_of(shape, group.priority, now) or self._board.next_turn()
+        self._add(GroupRecord(group, now, turn, None, frozenset()))
+        self._board.work.note_known(self._board.fleet, group.all_members)
+        return Line(shape, group.priority, now, turn, now)
+
+    def ended(self, id: GroupId) -> list[AskId]:
+        """Remove the group. Returns its placed members, for the caller to lift."""
+        if id in self._waiting:
+            self._waiting.remove(id)
+        record = self.records.write().pop(id)
+        for member in record.group.all_members:
+            del self.of_member.write()[member.id]
+        placed = self._board.work.placements.map
+        return [member.id for member in record.group.all_members if member.id in placed]
+
+    def member_ended(self, id: AskId, now: float) -> None:
+        """A member ended; the group continues without it."""
+        record = self.records.map[self.of_member.map[id]]
+        self._wait_for_the_rest(self._update(record._replace(ended=record.ended | {id})), now)
+
+    def member_runs(self, id: AskId, now: float) -> None:
+        """The cluster runs a member: its alternative is taken, and may now be complete."""
+        record = self.records.map[self.of_member.map[id]]
+        if record.alternative is None:
+            taken = next(i for i, ms in enumerate(record.group.alternatives) if id in {m.id for m in ms})
+            record = self._update(record._replace(alternative=taken))
+        self._wait_for_the_rest(record, now)
+
+    def member_lost(self, id: GroupId, now: float) -> None:
+        """A member lost its place: the group is pending for it, or for all members if none is left."""
+        record = self.records.map[id]
+        if not record.ended and not record.rows(self._board):
+            record = self._update(record._replace(alternative=None))
+        self._wait_alone(record, now)
+        self._timers.renew_deadline(id, record.group.deadline, now)
+
+    def took(self, id: GroupId, alternative: int) -> None:
+        """All members of an alternative are placed."""
+        self._update(self.records.map[id]._replace(alternative=alternative))
+        self._waiting.remove(id)
+
+    def took_some(self, id: GroupId, alternative: int, now: float) -> None:
+        """Some members of an alternative are placed."""
+        self._wait_for_the_rest(self._update(self.records.map[id]._replace(alternative=alternative)), now)
+
+    # -- where groups go
+
+    def place(self, id: GroupId) -> tuple[int, list[Placement]] | None:
+        """Place the missing members of the alternative taken, or else of the first alternative that fits. Returns the
+        alternative and the new placements; or None, and the board is unchanged."""
+        record = self.records.map[id]
+        before = self._board.work.placements.map.keys() & record.member_ids
+        taken = place_missing(self._board, record)
+        if taken is None:
+            return None
+        self.took(id, taken)
+        placed = self._board.work.placements.map
+        members = record.group.alternatives[taken]
+        new = [placed[ask.id] for ask in members if ask.id not in before and ask.id not in record.ended]
+        return taken, new
+
+    def why_not(self, id: GroupId) -> tuple[AskId, tuple[Verdict, ...]]:
+        """The first member that fits no node, and why; no member if each fits but not all together."""
+        record = self.records.map[id]
+        for member in record.missing(self._board):
+            shape = self._board.shape_of(member)
+            if not self._board.standing(shape.demands[0]).candidates():
+                return member.id, short_verdicts(self._board, shape)
+        found = first_without_place(self._board, record.team(self._board))
+        return ("", ()) if found is None else (found[0], (found[1].leading(DECISION_REASONS_MAX),))
+
+    # -- shapes
+
+    def shape_of(self, group: Group) -> GroupShape:
+        """The shape that all equal unplaced groups share."""
+        key = group.shape_key
+        shape = self._shapes.map.get(key)
+        if shape is None:
+            if len(self._shapes.map) > GROUP_SHAPES_MAX:
+                self._shapes = Sheet()
+            shape = self._shapes.write()[key] = GroupShape(group, self._board)
+        return shape
+
+    def is_shared(self, group: Group, shape: GroupShape) -> bool:
+        """Whether the next equal group will share this shape."""
+        return self._shapes.map.get(group.shape_key) is shape
+
+    def restore(self, records: Iterable[GroupRecord]) -> None:
+        for record in records:
+            self._add(record)
+
+    def restore_shape(self, id: GroupId, is_whole: bool, is_shared: bool) -> GroupShape:
+        """The shape that a pending group had."""
+        record = self.records.map[id]
+        shape = GroupShape(record.group, self._board, None if is_whole else record.lacking(self._board))
+        if is_shared:
+            self._shapes.write()[record.group.shape_key] = shape
+        return shape
+
+    # -- inside
+
+    def _add(self, record: GroupRecord) -> None:
+        self._update(record)
+        self.of_member.write().update({member.id: record.group.id for member in record.group.all_members})
+
+    def _update(self, record: GroupRecord) -> GroupRecord:
+        self.records.write()[record.group.id] = record
+        return record
+
+    def _wait_alone(self, record: GroupRecord, now: float) -> None:
+        """Queue a group with placed or ended members, awake and with its own shape: its reasons do not apply to whole
+        groups."""
+        group, since = record.group, now
+        if group.id in self._waiting:
+            since = self._waiting.line_of(group.id).since
+            self._waiting.remove(group.id)
+        shape, hold = GroupShape(group, self._board, record.lacking(self._board)), self._board.world.hold
+        if hold is not None and hold.owner == group.id:
+            self._board.set_hold(Hold(hold.owner, shape, hold.nodes), news=False)
+        self._waiting.add(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
+
+    def _wait_for_the_rest(self, record: GroupRecord, now: float) -> None:
+        """A pending group now lacks fewer members; if it lacks none, it is no longer pending."""
+        if record.alternative is not None and record.group.id in self._waiting and not record.missing(self._board):
+            self._waiting.remove(record.group.id)
+        elif record.group.id in self._waiting:
+            self._wait_alone(record, now)
+
+
+def place_missing(board: Board, record: GroupRecord) -> int | None:
+    """Place the missing members of a group. Returns the alternative that fits; or None, and the board is unchanged."""
+    for tried in record.open():
+        if place_team(board, tried.team(board)):
+            return tried.alternative
+    return None
