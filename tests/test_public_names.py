@@ -33,7 +33,8 @@ MODULES = ("stead.engine.facts", "stead.engine.decisions", "stead.engine.reasons
 """Modules whose classes are all public."""
 
 OTHERS = (
-    "stead.engine.explain.explanations.Score stead.engine.explain.smallest_change.Change stead.engine.timing.taint_times.TaintEnd "
+    "stead.engine.explain.explanations.Score stead.engine.explain.smallest_change.Change "
+    "stead.engine.timing.taint_times.TaintEnd "
     "stead.language.arguments.parse_taints stead.language.asks.AskOptions stead.language.strategies.Wants "
     "stead.language.strategies.spreads stead.language.strategies.tolerations stead.language.strategies.wants "
     "stead.language.taints.tolerated stead.ray.LocalCluster stead.ray.LocalNode stead.ray.NodeOptions "
