@@ -28,7 +28,7 @@ $(DOCS_INSTALLED): pyproject.toml | $(INSTALLED)
 
 setup: $(INSTALLED) ## create .venv and install stead with its tools
 
-demo: $(INSTALLED) ## five real Ray nodes on this machine, work with every kind of rule, and why the rest waits
+demo: $(INSTALLED) ## five real Ray nodes on this machine, work with every kind of rule, and why some of it is pending
 	$(BIN)/stead demo
 
 demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/demo.yaml on six simulated nodes
@@ -37,7 +37,7 @@ demo-sim: $(INSTALLED) ## the same in virtual time: place the work of scenarios/
 test: $(INSTALLED) browser ## run the tests
 	$(BIN)/python -m pytest -q $(BY_FILE)
 
-test-long: $(INSTALLED) browser ## the tests that take long: more ways, failures and queues on real Ray nodes
+test-long: $(INSTALLED) browser ## the tests that take long: failures, queues and restarts on real Ray nodes
 	$(BIN)/python -m pytest -q $(BY_FILE) -m long tests
 
 browser: ## install chromium for the tests of the pages, where apt can

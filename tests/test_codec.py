@@ -187,7 +187,7 @@ SLIPS = [
     ),
     ('{"id":"a","choices":{}}', Ask, "Ask.choices must be a list, not {}"),
     ('{"id":"a","labels":{"k":1}}', Ask, "Ask.labels must be text, not 1"),
-    ('{"id":"a","labels":[]}', Ask, "Ask.labels must be an object of texts, not []"),
+    ('{"id":"a","labels":[]}', Ask, "Ask.labels must be an object with string values, not []"),
     ('{"id":"a","choices":[{"resources":[]}]}', Ask,
      "Ask.choices: Choice.resources must be an object of whole numbers, not []"),
     ('{"id":"a","choices":[]}', Ask, "ask 'a' has no choice; give at least one, for example Choice()"),
@@ -215,7 +215,7 @@ def test_an_unknown_class_is_refused_with_the_known_ones(written: str) -> None:
 
 @pytest.mark.parametrize("moment", [float("inf"), float("nan")])
 def test_a_number_that_json_lacks_is_refused(moment: float) -> None:
-    with pytest.raises(Invalid, match="holds a number that JSON cannot write"):
+    with pytest.raises(Invalid, match="contains a number that JSON cannot represent"):
         dumps(f.ClockAdvanced(moment))
 
 

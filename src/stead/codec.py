@@ -44,7 +44,9 @@ def dumps(value: object) -> bytes:
     try:
         return _to_json(written).encode("ascii")
     except ValueError as error:
-        raise Invalid(f"{type(value).__name__} holds a number that JSON cannot write, such as infinity") from error
+        raise Invalid(
+            f"{type(value).__name__} contains a number that JSON cannot represent, such as infinity"
+        ) from error
 
 
 def loads(text: bytes | str, kind: Any) -> Any:
@@ -233,7 +235,7 @@ _SCALARS: dict[Any, Decoder] = {str: _text, int: _whole, float: _number, bool: _
 
 
 def _map_decoder(kind: type[Labels] | type[Resources]) -> Decoder:
-    check, what = (_text, "an object of texts") if kind is Labels else (_whole, "an object of whole numbers")
+    check, what = (_text, "an object with string values") if kind is Labels else (_whole, "an object of whole numbers")
 
     def decode(value: Any) -> Any:
         if type(value) is not dict:

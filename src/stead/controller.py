@@ -42,7 +42,7 @@ class Cluster(Protocol):
     """
 
     def now(self) -> float:
-        """Seconds, on any clock that never goes back."""
+        """The time in seconds, on any clock that never goes back."""
 
     def facts(self) -> Iterable[Fact]:
         """What happened since the last call, in order."""
@@ -68,7 +68,7 @@ class Cluster(Protocol):
 
 @runtime_checkable
 class MovesWork(Protocol):
-    """A cluster that can move running work. Settings allow `moves` only there."""
+    """A cluster that can move running work. The setting `moves` is allowed only on such a cluster."""
 
     def move(self, moved: Moved) -> None:
         """Run the work on the other node from now on."""
@@ -78,7 +78,7 @@ DECISION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 """Upper bounds of the histogram buckets for decision times; one more bucket holds the rest."""
 
 NO_REASON = "other"
-"""The code for pending work that no single node refuses: the members of a group do not fit together."""
+"""The reason code if no node refuses the work: each member of a group fits, but not all of them together."""
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class Tally:
 
 
 class Controller:
-    """Runs the control loop, one `step` at a time. It counts in `tally`, or in a new one if you give none."""
+    """Runs the control loop, one `step` at a time, and counts decisions in `tally` (by default, a new one)."""
 
     def __init__(
         self, cluster: Cluster, engine: Engine, journal: Journal | None = None, tally: Tally | None = None
@@ -211,7 +211,7 @@ class Controller:
         self._is_ahead = False
 
     def take_back(self, *facts: Fact) -> bool:
-        """Drop facts that could not be written, after their sender got an error. False: they were written."""
+        """Drop facts that could not be written, after their sender got an error. Returns False if they were written."""
         if not all(fact in self._unwritten for fact in facts):
             return False
         for fact in facts:

@@ -90,7 +90,7 @@ class Entry:
 
 
 class Journal:
-    """An open journal: `open` it to write, or `reading` to only read. Close it, best with a ``with`` statement."""
+    """An open journal: use `open` to write and `reading` to read. Close it, preferably with a ``with`` statement."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, epoch: int | None) -> None:
         self.path = path
@@ -264,7 +264,7 @@ class Journal:
             return int(self._connection.execute("SELECT count(*) FROM steps").fetchone()[0])
 
     def close(self) -> None:
-        """Close, and leave one file that you can copy. If others have it open, the last one to close leaves it so."""
+        """Close, and leave one file that you can copy. If others have it open, the last one to close does this."""
         if self._epoch is not None:
             with suppress(sqlite3.Error):  # in use by others, or already closed
                 self._connection.execute("PRAGMA busy_timeout = 0")
@@ -362,7 +362,8 @@ def replay(
 
 
 def difference(path: Path) -> str:
-    """Replay what the previous writer wrote after its last checkpoint. Returns the difference as a sentence, or ""."""
+    """Replay the steps between the last two checkpoints: those that the previous writer wrote after its last
+    checkpoint. Returns the first difference as a sentence, or "" if there is none."""
     with Journal.reading(path) as journal:
         end = journal.newest_checkpoint
         after = max(journal.checkpoint_before(end), journal.kept_after)

@@ -37,8 +37,8 @@ def wanting_a_node(engine: Engine, pending: Iterable[tuple[Ask, int]] = ()) -> l
 
 
 def served_by(engine: Engine, ask: Ask) -> NodeTemplate | None:
-    """The smallest new node that would take the ask; None if none would, because the ask must be near work that runs
-    elsewhere, or on a specific node."""
+    """The smallest new node that would take the ask; None if no new node would, for example because the ask must be
+    near work that runs elsewhere, or on a specific node."""
     for index, choice in enumerate(ask.choices):
         for labels in _labels_for(choice):
             template = NodeTemplate(HYPOTHETICAL, choice.resources, labels)
@@ -55,7 +55,7 @@ def _asks(engine: Engine, id: str) -> tuple[Ask, ...]:
 
 
 def _labels_for(choice: Choice) -> Iterator[Labels]:
-    """For each term of a selector that a new node can match: the fewest labels that do."""
+    """For each term of a selector that a new node can match: the smallest set of labels that matches it."""
     for term in choice.selector.terms:
         labels = {requirement.key: _value_for(requirement) for requirement in term if not requirement.absent}
         if not labels.keys() & IDENTITY_KEYS and None not in labels.values():

@@ -19,7 +19,7 @@ Column = NDArray[np.int64]
 
 
 class OrTools:
-    """`SimpleMinCostFlow`, called with whole columns."""
+    """Calls OR-tools' `SimpleMinCostFlow` with whole arrays."""
 
     def solve(self, tails: Column, heads: Column, capacities: Column, costs: Column, supplies: Column) -> Column:
         from ortools.graph.python.min_cost_flow import SimpleMinCostFlow
@@ -29,7 +29,9 @@ class OrTools:
         graph.set_nodes_supplies(np.arange(len(supplies)), supplies)
         status = graph.solve()
         if status != graph.OPTIMAL:
-            raise RuntimeError(f"min-cost flow ended as {status}: the graph cannot carry all of its supply")
+            raise RuntimeError(
+                f"the min-cost flow solver failed with status {status}: the graph cannot carry all of its supply"
+            )
         flows: Column = graph.flows(arcs)
         return flows
 

@@ -272,7 +272,7 @@ class TestOverPlainHttp:
         monkeypatch.setenv("STEAD_TOKEN", token)
         code, out, err = run("status", "--json", "--address", recorder.url)
         assert (code, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith("stead: the token has a space, a line break or another character")
+        assert err.startswith("stead: the token contains a space, a line break or another invalid character")
         assert recorder.taken() == []
 
 

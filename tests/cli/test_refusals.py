@@ -71,17 +71,20 @@ USAGE = [
 ]
 
 REFUSED = [
-    (["taint", "nodes", "abcdef", "k"], "taint 'k' has no effect; write 'k:NoSchedule' to set it or 'k-' to remove it"),
+    (
+        ["taint", "nodes", "abcdef", "k"],
+        "taint 'k' names no effect; write 'k:NoSchedule' to set it or 'k-' to remove it",
+    ),
     (["taint", "nodes", "abcdef", "k=v:Never"], "taint effect 'Never' is unknown"),
     (
         ["taint", "nodes", "abcdef", "k=v:NoExecute", "--effect", "NoSchedule"],
         "the effect of taint 'k=v:NoExecute' is given twice; leave out --effect or ':NoExecute'",
     ),
-    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k-"], "taint k=v is set and removed at once"),
+    (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k-"], "taint k=v is set and removed in one command"),
     (["taint", "nodes", "abcdef", "k=v:NoSchedule", "k=w:NoSchedule"], "taint 'k' is given twice; give it"),
     (["taint", "--node-id", "abcdef", "--append", '{"k": 1}'], "the value of taint 'k'"),
     (["label", "nodes", "abcdef", "disk"], "labels 'disk' have the part 'disk' without '='"),
-    (["label", "nodes", "abcdef", "disk=a", "disk-"], "label 'disk' is set and removed at once"),
+    (["label", "nodes", "abcdef", "disk=a", "disk-"], "label 'disk' is set and removed in one command"),
     (["label", "nodes", "abcdef", "disk=a", "disk=b"], "label 'disk' is given twice"),
     (["label", "nodes", "abcdef", "node_ip-"], "label 'node_ip' is set by stead on every node"),
     (["nodes", "--selector", "zone in"], "selector 'zone in'"),
@@ -157,7 +160,7 @@ ON_A_CLUSTER = [
         ["what-if", "--add", "{id: cpu-1, capacity: {CPU: 1}}"],
         "changes[0].join.id: the id 'cpu-1' is already used in the cluster",
     ),
-    (["what-if", "--add", "{colour: red}"], "changes[0].join.colour: is not a field"),
+    (["what-if", "--add", "{colour: red}"], "changes[0].join.colour: is not a known field"),
     (["replay", "--ask", "nobody"], "the journal has no decision about 'nobody'"),
     (["replay", "--at", "1h"], "the journal has no decision before that moment"),
     (["undo", "99"], "there is no audit entry 99; `stead audit` lists them"),

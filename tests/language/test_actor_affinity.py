@@ -191,7 +191,7 @@ def test_a_mistake_is_refused_in_one_sentence(arguments: tuple[Any, ...], parts:
 
 
 def test_an_id_is_text() -> None:
-    with refused("the value wanted of label 'actor_id', 3 must be a string"):
+    with refused("the value for label 'actor_id', 3 must be a string"):
         LabelMatchExpression("actor_id", "in", 3)
 
 

@@ -93,8 +93,8 @@ def test_a_known_operator_is_suggested(text: str, meant: str) -> None:
         ({"k": "gt(x)"}, ["the value 'x' that label 'k' is compared with", "for example 3"]),
         ({"k": "gt()"}, ["the value '' that label 'k'", "for example 3"]),
         ({"k": "lt(1,2)"}, ["the value '1,2' that label 'k'", "for example 3"]),
-        ({"k": "a$"}, ["the value wanted of label 'k', 'a$' contains '$'", "for example 'us-west4-a'"]),
-        ({"k": "in(a,-)"}, ["the value wanted of label 'k', '-' must begin and end", "'us-west4-a'"]),
+        ({"k": "a$"}, ["the value for label 'k', 'a$' contains '$'", "for example 'us-west4-a'"]),
+        ({"k": "in(a,-)"}, ["the value for label 'k', '-' must begin and end", "'us-west4-a'"]),
         ({"k": 3}, ["the condition 3 on label 'k' must be a string, for example 'in(a,b)'"]),
         ({"k": ["b", "a"]}, ["the condition ['b', 'a'] on label 'k' must be a string, for example 'in(a,b)'"]),
         ({"k": []}, ["the condition [] on label 'k' must be a string, for example 'in(a,b)'"]),
@@ -105,7 +105,7 @@ def test_a_known_operator_is_suggested(text: str, meant: str) -> None:
         ({3: "x", "a": "b"}, ["label key 3 must be a non-empty string"]),
         ("k=v", ["label_selector must be a map such as {'zone': 'in(a,b)'}, not 'k=v'"]),
         (None, ["label_selector must be a map such as"]),
-        ({"node_ip": '""'}, ["the value wanted of label 'node_ip', '', must be a non-empty string", "'node-1'"]),
+        ({"node_ip": '""'}, ["the value for label 'node_ip', '', must be a non-empty string", "'node-1'"]),
     ],
 )
 def test_what_is_not_a_map_of_conditions_is_refused(wanted: Any, parts: list[str]) -> None:

@@ -153,11 +153,11 @@ def test_a_mistake_is_named_in_one_sentence(text: str, bad: str) -> None:
     ("text", "parts"),
     [
         ("a$ = b", ["label key 'a$' contains '$'", "for example 'zone'"]),
-        ("a = b$", ["the value wanted of label 'a', 'b$' contains '$'", "for example 'us-west4-a'"]),
-        ("a in [ok, -x]", ["the value wanted of label 'a', '-x' must begin", "for example 'us-west4-a'"]),
-        ("node_ip = ''", ["the value wanted of label 'node_ip', '', must be a non-empty string", "'node-1'"]),
-        ("a > x", ["the value 'x' that label 'a' is compared with must be a whole number", "for example 3"]),
-        ("a < 9223372036854775808", ["'9223372036854775808'", "of 64 bits", "for example 3"]),
+        ("a = b$", ["the value for label 'a', 'b$' contains '$'", "for example 'us-west4-a'"]),
+        ("a in [ok, -x]", ["the value for label 'a', '-x' must begin", "for example 'us-west4-a'"]),
+        ("node_ip = ''", ["the value for label 'node_ip', '', must be a non-empty string", "'node-1'"]),
+        ("a > x", ["the value 'x' that label 'a' is compared with must be a 64-bit integer", "for example 3"]),
+        ("a < 9223372036854775808", ["'9223372036854775808'", "64-bit integer", "for example 3"]),
         ("a > 1.5", ["the value '1.5'", "for example 3"]),
         ("not a > 3", ["'not' cannot precede the comparison 'a > 3'", "for example 'a < 4'"]),
         ("not (b or a < 3)", ["'not' cannot precede the comparison 'a < 3'"]),
@@ -201,7 +201,7 @@ def test_joining_nothing_is_the_neutral_selector() -> None:
 
 @pytest.mark.parametrize("number", [True, None, 1.5, 2**63, -(2**63) - 1, "", [3]])
 def test_a_compared_number_is_an_int64(number: object) -> None:
-    with refused("that label 'k' is compared with must be a whole number of 64 bits", "for example 3"):
+    with refused("that label 'k' is compared with must be a 64-bit integer", "for example 3"):
         wanted_number("k", number)
 
 

@@ -222,7 +222,7 @@ def test_a_change_of_taints_is_written_as_kubectl_does(text: str, change: TaintC
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("k", ["taint 'k' has no effect", "write 'k:NoSchedule' to set it or 'k-' to remove it"]),
+        ("k", ["taint 'k' names no effect", "write 'k:NoSchedule' to set it or 'k-' to remove it"]),
         ("-", ["taint '-' has '' where a key was expected", GOOD]),
         ("", ["taint '' has '' where a key was expected", GOOD]),
         ("k--", ["taint key 'k-' must begin and end", "for example 'zone'"]),

@@ -39,7 +39,7 @@ def test_a_duration_is_a_number_of_seconds_or_has_units(written: Any, expected: 
     "written", ["", " ", "soon", "-5", -1, True, None, [], "5x", "30m1h", "1h1h", "1_000", "٣m", "nan", float("nan")]
 )
 def test_what_is_not_a_duration_is_refused(written: Any) -> None:
-    with refused("for must be a duration such as '90s', '5m' or '1h30m', or a number of seconds from 0 up, not "):
+    with refused("for must be a duration such as '90s', '5m' or '1h30m', or a number of seconds, 0 or more, not "):
         parse_duration(written, "for")
 
 

@@ -151,7 +151,7 @@ class TestANodeThatDies:
         wait_for(lambda: places(made) == ["", ""], what="the loss of the bundles")
         assert not made.wait(1)
         assert places(made) == ["", ""]
-        assert "no place was found for all together" in str(stead.why(made))
+        assert "no placement was found for all of them together" in str(stead.why(made))
         pool(1)
         assert all(placed(made))
 

@@ -252,7 +252,7 @@ class TestStrategies:
     def test_a_strict_one_that_cannot_be_met_stays_pending_as_a_whole(self, strategy: str, bundles: int) -> None:
         made = group([GPU] * bundles, strategy)
         assert not made.wait(0.3)
-        assert "no place was found for all together" in str(stead.why(made))
+        assert "no placement was found for all of them together" in str(stead.why(made))
         assert used() == {}
 
     def test_topology_puts_all_of_it_in_one_zone(self, places: Places) -> None:

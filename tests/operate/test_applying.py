@@ -54,20 +54,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"changes": [{"leave": "a"}]}, "changes[0]: a removed node cannot be applied"),
     ({"changes": [{"resize": "a", "capacity": {"CPU": 1}}]}, "changes[0]: resize cannot be applied"),
     ({"changes": [{"suggested": "w"}]}, "changes[0]: suggested cannot be applied"),
-    ({"changes": [{"drain": "a"}, {"undrain": "a"}]}, "node id-a is drained and uncordoned at once"),
+    ({"changes": [{"drain": "a"}, {"undrain": "a"}]}, "node id-a is drained and uncordoned in the same what-if"),
     (
         {"changes": [{"taint": "a", "taints": "k=v"}, {"untaint": "a", "key": "k"}]},
-        "taint k of node id-a is set and removed at once",
+        "taint k of node id-a is set and removed in the same what-if",
     ),
     (
         {"changes": [{"untaint": "a", "key": "k"}, {"taint": "a", "taints": "k=v"}]},
-        "taint k=v of node id-a is set and removed at once",
+        "taint k=v of node id-a is set and removed in the same what-if",
     ),
     (
         {"changes": [{"label": "a", "labels": {"x": "1"}}, {"label": "a", "remove": "x"}]},
-        "label x of node id-a is set and removed at once",
+        "label x of node id-a is set and removed in the same what-if",
     ),
-    ({"changes": [{"taint": "a", "taints": EVICTED}]}, "node id-a would evict its work without draining"),
+    ({"changes": [{"taint": "a", "taints": EVICTED}]}, "node id-a would evict its work without being drained"),
     ({"changes": [{"taint": "a"}]}, "changes[0].taints: is missing"),
     ({"changes": [{"drain": "nobody"}]}, "changes[0].drain: there is no node 'nobody'"),
 ]

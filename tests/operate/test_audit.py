@@ -93,7 +93,7 @@ class TestTheChain:
         filled(tmp_path / "audit").close()
         with (
             sqlite3.connect(tmp_path / "audit") as file,
-            pytest.raises(sqlite3.DatabaseError, match="append only"),
+            pytest.raises(sqlite3.DatabaseError, match="append-only"),
         ):
             file.execute(statement)
         file.close()
@@ -123,7 +123,7 @@ class TestTheChain:
             file.execute("DROP TRIGGER audit_only_grows")
             file.execute(touch)
         file.close()
-        with pytest.raises(Invalid, match="the audit was tampered with: entry"):
+        with pytest.raises(Invalid, match="the audit log was tampered with: entry"):
             Audit(tmp_path / "audit").verify()
 
     @pytest.mark.parametrize("touch", ["DELETE FROM audit WHERE number = 3", "UPDATE audit SET who = 'bob'"])
@@ -135,7 +135,7 @@ class TestTheChain:
             file.execute("DROP TRIGGER audit_is_not_shortened")
             file.execute(touch)
         file.close()
-        with pytest.raises(Invalid, match="the audit was tampered with: entry"):
+        with pytest.raises(Invalid, match="the audit log was tampered with: entry"):
             audit.verify()
 
     def test_continues_in_another_process(self, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_all_members_of_a_group_request_less() -> None:
 @pytest.mark.parametrize(
     ("id", "said"),
     [
-        ("web-1", "changes[0].suggested: there is nothing to suggest for 'web-1': it has a place"),
+        ("web-1", "changes[0].suggested: there is nothing to suggest for 'web-1': it is already placed"),
         ("wide", "changes[0].suggested: there is nothing to suggest for 'wide': it is pending, but no small change"),
         ("nobody", "changes[0].suggested: "),
     ],

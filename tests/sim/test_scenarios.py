@@ -253,7 +253,7 @@ SLIPS = [
     ("[]", "the file: must be a map with fields such as 'title', not []"),
     ("? [1]\n: 2", "this is not a YAML map with plain keys"),
     ("nodes: {id: n}\nnodes: {id: m}", "line 2: the field 'nodes' is given twice"),
-    ("nods: []", "nods: is not a field (did you mean 'nodes'?); fields are title, until"),
+    ("nods: []", "nods: is not a known field (did you mean 'nodes'?); known fields are title, until"),
     ("nodes: [{id: n}, 3]", "nodes[1]: must be a map with fields such as 'id', not 3"),
     ("nodes: [{capacity: {CPU: 1}}]", "nodes[0].id: is missing; a good value is 'node-1'"),
     ("nodes: [{id: 7}]", "nodes[0].id: must be text, for example '7', not 7"),
@@ -274,12 +274,12 @@ SLIPS = [
     ("work: [{id: a, label_selector: {zone: '(x)'}}]", "work[0].label_selector: "),
     (
         "work: [{id: a, resorces: {CPU: 1}}]",
-        "work[0].resorces: is not a field (did you mean 'resources'?); fields are id",
+        "work[0].resorces: is not a known field (did you mean 'resources'?); known fields are id",
     ),
     ("work: [{id: a, resources: {GPU: 1.5}}]", "work[0].resources: you cannot ask for 1.5 GPU: above 1 it must be"),
     (
         "work: [{id: a, at: -1}]",
-        "work[0].at: must be a duration such as '90s', '5m' or '1h30m', or a number of seconds from 0 up, not -1",
+        "work[0].at: must be a duration such as '90s', '5m' or '1h30m', or a number of seconds, 0 or more, not -1",
     ),
     ("work: [{id: a, for: soon}]", "work[0].for: must be a duration such as '90s'"),
     (
@@ -289,7 +289,7 @@ SLIPS = [
     ("work: [{id: a, priority: high}]", "work[0].priority: must be a whole number such as 1, not 'high'"),
     ("work: [{id: a, fallback: [{selector: '='}]}]", "work[0].fallback[0].selector: "),
     ("work: [{id: a, near: {topology: zone}}]", "work[0].near.labels: is missing; say which work you mean"),
-    ("work: [{id: a, near: {ask: b, symmetric: true}}]", "work[0].near.symmetric: is only for apart"),
+    ("work: [{id: a, near: {ask: b, symmetric: true}}]", "work[0].near.symmetric: is allowed only in apart"),
     ("work: [{id: a, apart: [{ask: b, topology: 'a b'}]}]", "work[0].apart[0].topology: topology key 'a b' contains"),
     ("work: [{id: a, spread: {labels: {a: b}}}]", "work[0].spread.topology: is missing; a good value is 'zone'"),
     (
@@ -338,7 +338,7 @@ SLIPS = [
     ("until: .inf", "until: must be at most 1000000000000 seconds, for example '5m', not inf"),
     (
         "until: .nan",
-        "until: must be a duration such as '90s', '5m' or '1h30m', or a number of seconds from 0 up, not nan",
+        "until: must be a duration such as '90s', '5m' or '1h30m', or a number of seconds, 0 or more, not nan",
     ),
     (f"nodes: {'[' * 3000}", "this is nested too deeply; a good file is a few levels deep"),
     ("title: a\nuntil: \0", "line 2: this is not YAML: the character U+0000 is not allowed"),
@@ -360,11 +360,17 @@ SLIPS = [
     ("nodes: {id: n}\nevents: [{at: 1, lose: [n]}]", "events[0].lose[0]: there is no work 'n'"),
     (
         "nodes: {id: n}\nevents: [{at: 5, drain: n, taints: x}]",
-        "events[0].taints: is not a field; fields are at, drain",
+        "events[0].taints: is not a known field; known fields are at, drain",
     ),
-    ("work: {id: w}\nevents: [{at: 5, end: w, key: x}]", "events[0].key: is not a field; fields are at, end"),
-    ("events: [{at: 30, join: {id: m, at: 50}}]", "events[0].join.at: is not a field; fields are id, count, capacity"),
-    ("settings: {patients: 3}", "settings.patients: is not a field (did you mean 'patience'?)"),
+    (
+        "work: {id: w}\nevents: [{at: 5, end: w, key: x}]",
+        "events[0].key: is not a known field; known fields are at, end",
+    ),
+    (
+        "events: [{at: 30, join: {id: m, at: 50}}]",
+        "events[0].join.at: is not a known field; known fields are id, count, capacity",
+    ),
+    ("settings: {patients: 3}", "settings.patients: is not a known field (did you mean 'patience'?)"),
     ("settings: {hybrid_threshold: 3}", "settings.hybrid_threshold: must be a number from 0 to 1, not 3"),
 ]
 
@@ -385,5 +391,5 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="it is not UTF-8 text"):
         load(tmp_path / "latin.yaml")
     (tmp_path / "slip.yaml").write_text("nods: []")
-    with pytest.raises(Invalid, match=r"slip\.yaml: nods: is not a field"):
+    with pytest.raises(Invalid, match=r"slip\.yaml: nods: is not a known field"):
         load(tmp_path / "slip.yaml")

@@ -159,7 +159,9 @@ def taint_changes(
             changes += [parse_taint_change(_with_effect(part, effect)) for part in parts]
     for taint in taints_set(changes):
         if any(gone.removes and gone.key == taint.key and gone.effect in (None, taint.effect) for gone in changes):
-            raise Invalid(f"taint {taint} is set and removed at once; give one of the two, for example '{taint.key}-'")
+            raise Invalid(
+                f"taint {taint} is set and removed in one command; keep one of the two, for example '{taint.key}-'"
+            )
     return changes
 
 
@@ -205,7 +207,7 @@ def label_changes(words: Sequence[str], append: Sequence[str], remove: Sequence[
     gone.update({check_key(key): None for key in keys})
     labels_of(dict.fromkeys(gone, ""))  # refuses labels that stead itself sets
     for key in wanted.keys() & gone.keys():
-        raise Invalid(f"label {key!r} is set and removed at once; give one of the two, for example '{key}-'")
+        raise Invalid(f"label {key!r} is set and removed in one command; keep one of the two, for example '{key}-'")
     return LabelChanges(wanted, gone)
 
 

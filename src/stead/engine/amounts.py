@@ -1,7 +1,7 @@
 """Amounts: one resource over all nodes, as columns of int64 units.
 
 Rule: this file alone computes how full a node would be and which devices an ask would get, for all nodes at once or for
-one node by the same arithmetic. Others compare a need with `fitting`.
+one node by the same arithmetic. Other files only compare a need with `fitting`.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Amount:
         self._review(row)
 
     def make_room(self, devices: int) -> None:
-        """Make sure that there are columns for this many devices."""
+        """Make sure that the tables have an entry for this many devices."""
         if self.shares is not None and self.shares_total is not None and devices > len(self.shares):
             extra = np.zeros((devices - len(self.shares), self.shares.shape[1]), np.int64)
             self.shares = np.concatenate([self.shares, extra])

@@ -1,7 +1,7 @@
 """The board: nodes and placed work, and the cached ranking of nodes for every shape.
 
 Rule: work moves only through `place`, `place_many`, `put_back` and `lift`. A plan is tried on the board itself, inside
-an `attempt`; unless it is kept, the board is then unchanged and no pending work is woken. `use` records what else runs
+an `attempt`. An attempt that is not kept is undone, and wakes no pending work. `use` records what unmanaged work uses
 on a node. Every method keeps amounts and indexes consistent.
 """
 
@@ -167,7 +167,7 @@ class Board:
         return standing
 
     def _bound_log(self) -> None:
-        """The log of changed rows is read here, and is cut when it is long."""
+        """Drop the log of changed rows if it is too long; its readers then compute everything again."""
         self.fleet.touched.keep_at_most(max(TOUCHED_MAX, 4 * self.fleet.size))
 
     def view(self, demand: Demand) -> View:

@@ -1,4 +1,4 @@
-"""Columns (what rules read of all nodes) and the log of their changes.
+"""Columns (properties of all nodes that rules read) and the log of their changes.
 
 Rule: a reader of a log keeps a cursor and asks for the entries `since` that cursor. Old entries are dropped when there
 are many; a reader that is too far behind gets None and computes everything again.

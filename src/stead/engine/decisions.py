@@ -15,8 +15,8 @@ from stead.language.taints import Taint
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes refused for one reason. `nodes` counts the nodes for which it is the first reason in blame order, so that
-    the counts add up; `alone` counts the nodes for which it is the only reason."""
+    """Nodes refused for one reason. `nodes` counts the nodes for which it is the first reason in blame order (that of
+    the classes in `reasons`), so that the counts add up; `alone` counts the nodes for which it is the only reason."""
 
     reason: Reason
     nodes: int
@@ -53,7 +53,7 @@ class Verdict:
     @property
     def main_reasons(self) -> tuple[Reason, ...]:
         """The reasons to report: each is the only reason on some node, or says that a target is dead. If there are
-        none, all reasons that count nodes. So a taint on a node that refuses anyway is not reported."""
+        none, all reasons that count nodes. So a taint on a node that refuses the ask anyway is not reported."""
         main = tuple(each.reason for each in self.refusals if each.alone or isinstance(each.reason, TargetDead))
         return main or tuple(each.reason for each in self.refusals if each.nodes)
 
@@ -82,8 +82,8 @@ class Waiting:
     """No node fits these equal asks (or this group) now. Reported once, and again when a retry finds other
     `main_reasons`.
 
-    `verdicts` has one entry per choice. For a group they are about `member`, the first member that fits no node beside
-    the others; they are empty if each member fits, but not all together.
+    `verdicts` has one entry per choice. For a group they are about `member`, the first member that fits no node once
+    the members before it are placed; they are empty if each member fits, but not all together.
     """
 
     asks: tuple[str, ...]

@@ -66,10 +66,10 @@ strict groups."""
 
 
 class Engine:
-    """Decides where work runs: apply facts, then ask for decisions. `explain` says why, `fork` tries things out.
+    """Decides where work runs: apply facts, then ask for decisions. `explain` says why. Use a `fork` to try changes.
 
     Args:
-        settings: What is chosen once.
+        settings: Options that are fixed when the engine is created.
         solver: The solver for policies that decide in batches; see `stead.solver`.
 
     Example:
@@ -270,7 +270,7 @@ class Engine:
         return decisions
 
     def _anybody_awake(self) -> bool:
-        """Wake pending work that the latest changes could help; whether any is awake."""
+        """Wake pending work that the latest changes could help. Returns whether any work is awake."""
         self._parts.holds.release_if_useless()
         self._parts.waiting.wake(self._parts.board.fleet)
         return self._parts.waiting.awake()
@@ -469,7 +469,7 @@ class Engine:
         return board.tiers(board.shape_of(ask))
 
     def moves(self, policy: PolicyName, limit: int = 10) -> tuple[Moved, ...]:
-        """The moves of running work that a batch policy's costs favour most, best first. Nothing moves."""
+        """The moves of running work that a batch policy's costs favour most, best first. Nothing is moved."""
         return tuple(best_moves(self._parts.board.fork(lasting=False), policy, limit))
 
     def item(self, id: AskId | GroupId) -> Ask | Group:

@@ -52,8 +52,8 @@ class NodeLabelled:
 class NodeTainted:
     """A taint was set; it replaces one of the same key and effect. It expires at `until`.
 
-    `owner` and `job` are for people: who set it, and the job that it ends with. When the job ends, the cluster reports
-    `NodeUntainted`.
+    `owner` (who set it) and `job` (the job that it ends with) are only shown to users. When the job ends, the cluster
+    reports `NodeUntainted`.
     """
 
     node: NodeId
@@ -66,7 +66,7 @@ class NodeTainted:
 
 @dataclass(frozen=True, slots=True)
 class NodeUntainted:
-    """The taints of a key were removed: those of one effect, or all (None). `reason` is for people."""
+    """The taints of a key were removed: those of one effect, or all (None). `reason` is shown to users."""
 
     node: NodeId
     """The node that had the taints."""

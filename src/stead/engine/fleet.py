@@ -26,7 +26,7 @@ from stead.language.taints import Taint
 T = TypeVar("T")
 
 News = tuple[Column, int]
-"""A column and the row where it changed; row -1: on any row."""
+"""A column and the row where it changed; -1 means any row."""
 
 Nodes = int
 """A set of nodes: bit r is row r."""

@@ -2,7 +2,7 @@
 
 Rule: a policy only ranks nodes; it never refuses one. A rank is an int, lower is better, computed from the *load* of a
 node: how full it would be with the ask on it, in 1/10000 of its capacity. A policy also says how the rank changes as a
-node takes more equal asks, so that many asks can be placed at once exactly as if one by one.
+node takes more equal asks, so that many asks can be placed at once exactly as if they were placed one by one.
 """
 
 from __future__ import annotations

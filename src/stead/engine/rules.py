@@ -199,8 +199,8 @@ def _text_of(affinity: Affinity) -> tuple[str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NotSkewed:
-    """Equal counts over the domains of a topology key. Only nodes count that `selector` matches and that have all of
-    `keys` (the topology keys of all spreads of the ask)."""
+    """The counts of work in the domains of a topology key stay within the maximum skew. Only work on nodes that
+    `selector` matches and that have all of `keys` (the topology keys of all spreads of the ask) is counted."""
 
     spread: Spread
     selector: Selector

@@ -1,6 +1,6 @@
-"""Settings: what is chosen once, when an engine is created.
+"""Settings: options that are fixed when an engine is created.
 
-Rule: a journal stores the settings, so a replay decides as the first run did.
+Rule: a journal stores the settings, so a replay makes the same decisions as the first run.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Unscheduled(StrEnum):
 
     @staticmethod
     def of(name: object) -> Unscheduled:
-        """The one called `name`; raises `Invalid` if there is none."""
+        """The value called `name`; raises `Invalid` if there is none."""
         return one_of(Unscheduled, name, "unscheduled")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is chosen once, when an engine is created.
+    """Options of an engine, fixed when it is created.
 
     Attributes:
-        patience: After how many seconds nodes are reserved for the first pending work that could fit; None is never.
-        hybrid_threshold: How full a node gets before the hybrid policy uses others.
+        patience: How many seconds work may be pending before nodes are reserved for it; None means never.
+        hybrid_threshold: How full a node gets, from 0 to 1, before the hybrid policy uses others.
         seed: The seed of the random policy.
         unscheduled: What it costs to leave work out of a batch.
         moves: How many pieces of running work may move after a batch; 0 if the cluster cannot move work.

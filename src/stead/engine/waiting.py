@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 class Rest(NamedTuple):
     """The state of a sleeper: the columns that wake it, the nodes where more free resources could help (`hopes`), the
-    verdicts last reported (None: none), and the items for which nothing was reported yet."""
+    verdicts last reported (None: not yet), and the items for which nothing was reported yet."""
 
     columns: tuple[Column, ...]
     hopes: Nodes

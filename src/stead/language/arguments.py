@@ -177,7 +177,7 @@ def parse_taint_change(text: str) -> TaintChange:
     if removes:
         return TaintChange(key, value, effect, removes=True)
     if value is None and effect is None:
-        raise Invalid(f"taint {text!r} has no effect; write '{key}:NoSchedule' to set it or '{key}-' to remove it")
+        raise Invalid(f"taint {text!r} names no effect; write '{key}:NoSchedule' to set it or '{key}-' to remove it")
     return TaintChange(key, value or "", effect or Effect.NO_SCHEDULE)
 
 

@@ -29,13 +29,13 @@ class PolicyName(StrEnum):
     """How to choose among the nodes that would take the work.
 
     Attributes:
-        HYBRID: Fill a node to one half, then take the emptiest, as Ray does. The default.
+        HYBRID: Fill one node after the other up to half, then use the emptiest first, as Ray does. The default.
         PACK: The fullest node.
         SPREAD: The emptiest node.
         RANDOM: Any node.
         FLOW: Decide all pending work of this policy together, as a min-cost flow that spreads the load.
-        FLOW_PACK: The same, packing nodes.
-        FLOW_FGD: The same, with the least fragmentation of GPUs.
+        FLOW_PACK: The same, but it packs nodes.
+        FLOW_FGD: The same, but with as little fragmentation of GPUs as possible.
 
     Example:
         ```python
@@ -112,10 +112,10 @@ class Affinity:
 
     Attributes:
         selector: What the labels of the other work must be.
-        near: Whether to be in its domain, or else outside of it.
-        topologies: Label keys; with several, it must hold for each of them.
-        namespaces: Where to look for the other work. None is the ask's own namespace; the empty set is all of them.
-        symmetric: For apart only: matching work that comes later may not enter the domain either.
+        near: True to be in the domain of the other work, False to be outside of it.
+        topologies: The label keys that define the domains; with several keys, it must hold for each of them.
+        namespaces: Where to look for the other work. None means the ask's own; the empty set means all.
+        symmetric: Only if `near` is False: matching work that is placed later may not enter the domain either.
 
     Example:
         ```python
@@ -131,13 +131,13 @@ class Affinity:
 
     @property
     def by_identity(self) -> bool:
-        """Whether it names particular asks by their ids; then there is no first one that may go anywhere."""
+        """Whether it names asks by their ids; then the exception for the first ask of a set does not apply."""
         return ASK_ID in self.selector.keys
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Even numbers of work over the values of a label key.
+    """Work is spread evenly over the values of a label key.
 
     No value may have more matching asks than the value with the fewest, plus `max_skew`. Values are counted on live
     nodes that the ask's own selector matches and that have the keys of all its spreads; a node without the key is
@@ -146,7 +146,7 @@ class Spread:
     Attributes:
         topology: The label key.
         selector: Which asks to count, by their labels, in the namespace of the ask.
-        max_skew: The greatest difference, 1 or more.
+        max_skew: The maximum difference, 1 or more.
 
     Example:
         ```python
@@ -165,7 +165,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What work would like. Nodes where it holds score higher; other nodes are not refused.
+    """What work prefers. Nodes where it holds score higher; other nodes are not refused.
 
     Attributes:
         want: What is preferred.
@@ -209,19 +209,19 @@ def locality(*node_ids: str, weight: int = WEIGHT_MAX) -> Preference:
 
 
 class AskOptions(TypedDict, total=False):
-    """What `Ask.of` takes beside id, resources and selector: the fields of `Ask`, where plain maps and names will do.
+    """The options of `Ask.of`: the other fields of `Ask`. Labels may be a plain map, and the policy may be its name.
 
     Attributes:
         tolerations: The taints that it tolerates.
         affinities: Where it must be relative to other work, an OR of ANDs.
         spreads: Over which label keys equal work is spread.
-        prefers: What it would like.
+        prefers: What it prefers.
         labels: Its own labels.
         namespace: Its namespace.
         policy: How to choose among the nodes that would take it.
         priority: Higher goes first.
         deadline: When to refuse it, on the engine's clock.
-        owner: Whose it is.
+        owner: Who it belongs to.
     """
 
     tolerations: tuple[Toleration, ...]
@@ -238,7 +238,7 @@ class AskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One piece of work that needs a node. `Ask.of` makes one from what people write.
+    """One piece of work that needs a node. `Ask.of` creates one from plain maps and text.
 
     Attributes:
         id: Its id, unique among asks and groups.
@@ -246,13 +246,13 @@ class Ask:
         tolerations: The taints that it tolerates.
         affinities: Where it must be relative to other work, an OR of ANDs.
         spreads: Over which label keys equal work is spread.
-        prefers: What it would like.
+        prefers: What it prefers.
         labels: Its own labels, which other work can refer to.
         namespace: Where other work looks for these labels.
         policy: How to choose among the nodes that would take it.
         priority: Higher goes first; among equals, the one that has waited longer.
         deadline: When to refuse it if it is still pending, on the engine's clock.
-        owner: Whose it is, such as a job. Placement ignores it.
+        owner: Who it belongs to, such as a job. Placement ignores it.
 
     Example:
         ```python
@@ -291,7 +291,7 @@ class Ask:
         selector: Selector = ANYWHERE,
         **rest: Unpack[AskOptions],
     ) -> Ask:
-        """An ask with one choice, from what people write.
+        """An ask with one choice, from plain maps and text.
 
         Args:
             id: Its id, unique among asks and groups.
@@ -354,7 +354,7 @@ class Strategy(StrEnum):
 
     @property
     def strict(self) -> bool:
-        """Whether the group stays pending if it cannot be kept."""
+        """Whether the group stays pending if the strategy cannot be met."""
         return self in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD)
 
 
@@ -367,10 +367,10 @@ class Group:
         alternatives: Sets of members, tried in order. Each member has one choice, and an id that is unique across all
             alternatives.
         strategy: Where the members are relative to each other, by node.
-        topology: The same by label key, as pairs of key and strategy.
+        topology: The same by label key: pairs of a key and its strategy.
         priority: Higher goes first.
         deadline: When to refuse it if it is still pending, on the engine's clock.
-        owner: Whose it is. Placement ignores it.
+        owner: Who it belongs to. Placement ignores it.
 
     Example:
         ```python

@@ -2,10 +2,10 @@
 
 The names are those of the node-affinity and actor-affinity proposals for Ray.
 
-Rule: an expression does not know whose label it means, a node's or other work's; the strategy around it does. `In` and
-its like do not know the key either: it is written beside them, in tolerations and in Ray's label conditions.
-Spellings that the proposals use, slips included, are accepted; one that could mean two things is refused with a
-sentence.
+Rule: an expression does not say whether the label belongs to a node or to other work; the strategy that contains it
+does. `In`, `NotIn`, `Exists` and `DoesNotExist` do not contain the key either: in tolerations and in Ray's label
+conditions, the key is given separately. All spellings in the proposals are accepted, typos included; an ambiguous one
+is refused in one sentence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stead.language.selectors import check_wanted, wanted_number
 from stead.language.taints import Effect
 
 ACTOR_ID = "actor_id"
-"""The key for the id of other work in the actor-affinity proposal; `ASK_ID` in the canonical form."""
+"""The key for the id of other work in the actor-affinity proposal. The canonical form has `ASK_ID` instead."""
 
 
 class LabelMatchOperator(StrEnum):
@@ -37,7 +37,7 @@ class LabelMatchOperator(StrEnum):
         DOES_NOT_EXIST: The label is absent.
         GT: The value is a number above the given one.
         LT: The value is a number below the given one.
-        Exist: Another name of `EXISTS`.
+        Exist: Another name for `EXISTS`.
 
     Example:
         ```python
@@ -72,23 +72,23 @@ _WITHOUT_VALUES = (LabelMatchOperator.EXISTS, LabelMatchOperator.DOES_NOT_EXIST)
 
 @dataclass(frozen=True, slots=True, init=False)
 class LabelMatchExpression:
-    """One condition on one label, for `node_affinity` and `actor_affinity`. `label_in` and its like make one.
+    """One condition on one label, for `node_affinity` and `actor_affinity`. `label_in`, `label_exists` etc. create one.
 
     Attributes:
         key: The key of the label.
         operator: How to compare.
         values: What to compare with.
         soft: Whether it is a preference.
-        weight: How much a soft one counts, from 1 to 100.
+        weight: How much a soft expression counts, from 1 to 100.
 
     Args:
         key: The key of the label.
         operator: How to compare, for example ``"IN"``.
         values: What to compare with: one value or several.
         soft: Whether it is a preference.
-        match_operator: Another name of `operator`.
-        is_soft: Another name of `soft`.
-        weight: How much a soft one counts; 100 if not given.
+        match_operator: Another name for `operator`.
+        is_soft: Another name for `soft`.
+        weight: How much a soft expression counts; 100 if not given.
 
     Raises:
         Invalid: The key, operator, values or weight are not valid.
@@ -130,12 +130,12 @@ class LabelMatchExpression:
 
     @property
     def match_operator(self) -> LabelMatchOperator:
-        """Another name of `operator`."""
+        """Another name for `operator`."""
         return self.operator
 
     @property
     def is_soft(self) -> bool:
-        """Another name of `soft`."""
+        """Another name for `soft`."""
         return self.soft
 
     @property
@@ -229,7 +229,7 @@ def label_in(
         key: The key of the label.
         values: One value or several.
         is_soft: Whether it is a preference: other nodes score lower, but are not refused.
-        weight: How much a soft one counts, from 1 to 100; 100 if not given.
+        weight: How much a soft expression counts, from 1 to 100; 100 if not given.
 
     Returns:
         The expression, for `node_affinity` or `actor_affinity`.
@@ -254,7 +254,7 @@ def label_not_in(
         key: The key of the label.
         values: One value or several.
         is_soft: Whether it is a preference: other nodes score lower, but are not refused.
-        weight: How much a soft one counts, from 1 to 100; 100 if not given.
+        weight: How much a soft expression counts, from 1 to 100; 100 if not given.
 
     Returns:
         The expression, for `node_affinity` or `actor_affinity`.
@@ -276,7 +276,7 @@ def label_exists(key: str, is_soft: bool = False, weight: int | None = None) -> 
     Args:
         key: The key of the label.
         is_soft: Whether it is a preference: other nodes score lower, but are not refused.
-        weight: How much a soft one counts, from 1 to 100; 100 if not given.
+        weight: How much a soft expression counts, from 1 to 100; 100 if not given.
 
     Returns:
         The expression, for `node_affinity` or `actor_affinity`.
@@ -298,7 +298,7 @@ def label_does_not_exist(key: str, is_soft: bool = False, weight: int | None = N
     Args:
         key: The key of the label.
         is_soft: Whether it is a preference: other nodes score lower, but are not refused.
-        weight: How much a soft one counts, from 1 to 100; 100 if not given.
+        weight: How much a soft expression counts, from 1 to 100; 100 if not given.
 
     Returns:
         The expression, for `node_affinity` or `actor_affinity`.
@@ -319,7 +319,7 @@ label_exist = label_exists
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Match:
-    """A condition on the value of a key that is written beside it.
+    """A condition on a value. Its key is given separately, as the key of a map.
 
     Attributes:
         values: The values.
@@ -352,7 +352,7 @@ def _check_seconds(seconds: object, effect: Effect | None) -> None:
         or not isinstance(seconds, int | float)
         or not (math.isfinite(seconds) and seconds >= 0)
     ):
-        raise Invalid(f"toleration seconds {seconds!r} must be a number from 0 up, for example 300")
+        raise Invalid(f"toleration seconds {seconds!r} must be a number, 0 or more, for example 300")
     if effect not in (None, Effect.NO_EXECUTE):
         raise Invalid(f"toleration seconds {seconds!r} have no effect with {effect}; use effect='no-execute'")
 
@@ -362,8 +362,8 @@ class In(_Match):
 
     Args:
         *values: The values, or one list of them.
-        effect: For tolerations: the effect of the taint, for example ``"no-execute"``; None is every effect.
-        seconds: For tolerations: how long running work stays under a no-execute taint; None is for ever.
+        effect: For tolerations: the effect of the taint, for example ``"no-execute"``; None means every effect.
+        seconds: For tolerations: how long running work stays under a no-execute taint; None means forever.
 
     Raises:
         Invalid: A value, the effect or the seconds are not valid.
@@ -382,8 +382,8 @@ class NotIn(_Match):
 
     Args:
         *values: The values, or one list of them.
-        effect: For tolerations: the effect of the taint, for example ``"no-execute"``; None is every effect.
-        seconds: For tolerations: how long running work stays under a no-execute taint; None is for ever.
+        effect: For tolerations: the effect of the taint, for example ``"no-execute"``; None means every effect.
+        seconds: For tolerations: how long running work stays under a no-execute taint; None means forever.
 
     Raises:
         Invalid: A value, the effect or the seconds are not valid.
@@ -401,8 +401,8 @@ class Exists(_Match):
     """The key is present, with any value.
 
     Args:
-        effect: For tolerations: the effect of the taint, for example ``"no-execute"``; None is every effect.
-        seconds: For tolerations: how long running work stays under a no-execute taint; None is for ever.
+        effect: For tolerations: the effect of the taint, for example ``"no-execute"``; None means every effect.
+        seconds: For tolerations: how long running work stays under a no-execute taint; None means forever.
 
     Raises:
         Invalid: A value, the effect or the seconds are not valid.

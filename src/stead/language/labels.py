@@ -25,7 +25,7 @@ NODE_ID, NODE_IP, NODE_NAME, RAY_NODE_ID = "node_id", "node_ip", "node_name", "r
 NODE_ID_KEYS = frozenset({NODE_ID, RAY_NODE_ID})
 """Label keys that hold the node's id; every node has them."""
 IDENTITY_KEYS = NODE_ID_KEYS | {NODE_IP, NODE_NAME}
-"""Label keys that stead sets and users may not."""
+"""Label keys that stead sets and users may not set."""
 
 RESERVED_WORDS = frozenset({"in", "not", "and", "or", "anywhere", "nowhere"})
 """Keywords of the selector language, in any case; a label key with such a name must be quoted."""
@@ -97,9 +97,9 @@ def integer(text: str) -> int | None:
 
 
 class Labels(Mapping[str, str]):
-    """An immutable, hashable map of labels in the order of their keys.
+    """An immutable, hashable map of labels, sorted by key.
 
-    Use `Labels.checked` for what people write; the constructor does not check its argument.
+    Use `Labels.checked` for input from users; the constructor does not check its argument.
 
     Args:
         pairs: Values by key, or pairs of key and value.
@@ -187,7 +187,7 @@ EMPTY = Labels()
 
 
 class Operator(StrEnum):
-    """The operators in which a requirement can be written."""
+    """The operators that a requirement can be written with."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -199,7 +199,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What one label of a node, or of other work, must be. Every operator has this one form.
+    """What one label of a node, or of other work, must be. Every operator is stored in this form.
 
     A label that is present matches if its value is in `values` (with `complement`: is not) and is a number between
     `greater` and `less`, where they are given.

@@ -19,15 +19,15 @@ DEVICES_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that can run work. `Node.of` makes one from what people write.
+    """A node that can run work. `Node.of` creates one from plain maps and text.
 
     Attributes:
         id: Its id, unique in the cluster.
-        capacity: All that it has, in units.
+        capacity: Its total resources, in units.
         labels: The labels that users gave it.
         taints: Its taints, one for each key and effect.
         ip: Its IP address.
-        name: Its name, for people.
+        name: Its display name.
         draining: Whether it takes no new work.
 
     Example:
@@ -55,7 +55,7 @@ class Node:
         name: str = "",
         draining: bool = False,
     ) -> Node:
-        """A node from what people write.
+        """A node from plain maps and text.
 
         Args:
             id: Its id, unique in the cluster.
@@ -63,7 +63,7 @@ class Node:
             labels: Its labels.
             taints: Its taints.
             ip: Its IP address.
-            name: Its name, for people.
+            name: Its display name.
             draining: Whether it takes no new work.
 
         Returns:
@@ -128,8 +128,8 @@ class NodeTemplate:
         capacity: What each node has, in units.
         labels: The labels of each node.
         taints: The taints of each node.
-        count_min: How many there are at least.
-        count_max: How many there may be at most.
+        count_min: The minimum number of such nodes.
+        count_max: The maximum number of such nodes.
         price: What one costs, in a unit of your choice.
 
     Example:

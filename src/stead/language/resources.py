@@ -129,7 +129,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 class Resources(Mapping[str, int]):
     """An immutable, hashable map from the name of a resource to its amount in units of 1/10000.
 
-    Use `Resources.of` for what people write; the constructor does not check its argument. Zeros are left out.
+    Use `Resources.of` for input from users; the constructor does not check its argument. Zeros are left out.
 
     Args:
         amounts: Units by name.
@@ -152,13 +152,13 @@ class Resources(Mapping[str, int]):
 
         Args:
             amounts: Amounts by name, for example ``{"GPU": 0.5}``.
-            **more: More of them, for example ``CPU="500m", memory="2Gi"``.
+            **more: More amounts, for example ``CPU="500m", memory="2Gi"``.
 
         Returns:
-            The same in units.
+            The resources, in units.
 
         Raises:
-            Invalid: A name is empty, or an amount is not a number from 0 up.
+            Invalid: A name is empty, or an amount is not a number of at least 0.
 
         Example:
             ```python

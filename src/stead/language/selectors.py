@@ -14,7 +14,7 @@ The selector language::
                 | key (">" | "<") number
 
 Keywords are case-insensitive. A list is written in [], {} or (). You can quote any key or value, and must quote a key
-that is a keyword: ``anywhere`` is every node, ``"anywhere"`` a label key.
+that is a keyword: ``anywhere`` matches every node, and ``"anywhere"`` is a label key.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ _EXAMPLE = "'gpu_type in [A100, T100]'"
 def check_wanted(key: str, value: object) -> str:
     """`value` if a label `key` can have it; node names need not follow label syntax."""
     if key not in IDENTITY_KEYS:
-        return check_value(value, f"the value wanted of label {key!r},")
+        return check_value(value, f"the value for label {key!r},")
     if not isinstance(value, str) or not value:
-        raise Invalid(f"the value wanted of label {key!r}, {value!r}, must be a non-empty string, for example 'node-1'")
+        raise Invalid(f"the value for label {key!r}, {value!r}, must be a non-empty string, for example 'node-1'")
     return value
 
 
@@ -73,7 +73,7 @@ def wanted_number(key: str, value: object) -> int:
     number = integer(value.strip()) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int) or not -(2**63) <= number < 2**63:
         raise Invalid(
-            f"the value {value!r} that label {key!r} is compared with must be a whole number of 64 bits, for example 3"
+            f"the value {value!r} that label {key!r} is compared with must be a 64-bit integer, for example 3"
         )
     return number
 
@@ -120,7 +120,7 @@ def parse_selector(text: str) -> Selector:
 
     Args:
         text: A selector such as ``gpu_type in [A100, T100] and not spot``. The operators are ``in``, ``not in``, ``=``,
-            ``!=``, ``>``, ``<``, a key alone (it exists), ``and``, ``or`` and ``not``.
+            ``!=``, ``>``, ``<``, a key alone (the label exists), ``and``, ``or`` and ``not``.
 
     Returns:
         The selector. ``str(selector)`` gives text that reads back as the same one.
@@ -310,9 +310,9 @@ _CALLS = ("in", "exists", "gt", "lt")
 
 
 def parse_label_selector(wanted: Mapping[str, str]) -> Selector:
-    """Read a selector from the form that Ray's ``label_selector`` has: every entry must hold.
+    """Read a selector in the form of Ray's ``label_selector``: every entry must hold.
 
-    It reads more than Ray does: operators in any case, ``exists()``, ``gt(3)``, ``lt(3)``, spaces, and ``""`` for the
+    It accepts more than Ray does: operators in any case, ``exists()``, ``gt(3)``, ``lt(3)``, spaces, and ``""`` for the
     empty value. It refuses mistakes that Ray takes for values, such as ``!(x)``, which matches everything there.
 
     Args:

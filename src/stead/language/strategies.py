@@ -66,14 +66,14 @@ __all__ = [
 
 
 class HasActorId(Protocol):
-    """A handle of an actor, known by its shape so that Ray need not be imported."""
+    """A handle of an actor, recognised by its attributes so that Ray need not be imported."""
 
     @property
     def _actor_id(self) -> object: ...
 
 
 class HasHex(Protocol):
-    """An id of Ray's, or bytes: ``id.hex()`` is its text."""
+    """An id from Ray, or bytes: ``id.hex()`` is its text."""
 
     def hex(self) -> str:
         """The id as text."""
@@ -89,18 +89,18 @@ Expression: TypeAlias = LabelMatchExpression | tuple[object, ...]
 def affinity(
     handles: Actor | Iterable[Actor], is_soft: bool = False, weight: int | None = None
 ) -> LabelMatchExpression:
-    """Where one of these actors is.
+    """Near one of these actors.
 
     Args:
         handles: The handle or the id of an actor, or several.
         is_soft: Whether it is a preference: other nodes score lower, but are not refused.
-        weight: How much a soft one counts, from 1 to 100; 100 if not given.
+        weight: How much a soft expression counts, from 1 to 100; 100 if not given.
 
     Returns:
         The expression, for `actor_affinity`.
 
     Raises:
-        Invalid: There is no actor, or something else than an actor, or the weight is not valid.
+        Invalid: The list is empty, an item is not an actor, or the weight is not valid.
 
     Example:
         ```python
@@ -113,18 +113,18 @@ def affinity(
 def anti_affinity(
     handles: Actor | Iterable[Actor], is_soft: bool = False, weight: int | None = None
 ) -> LabelMatchExpression:
-    """Where none of these actors is.
+    """Apart from all of these actors.
 
     Args:
         handles: The handle or the id of an actor, or several.
         is_soft: Whether it is a preference: other nodes score lower, but are not refused.
-        weight: How much a soft one counts, from 1 to 100; 100 if not given.
+        weight: How much a soft expression counts, from 1 to 100; 100 if not given.
 
     Returns:
         The expression, for `actor_affinity`.
 
     Raises:
-        Invalid: There is no actor, or something else than an actor, or the weight is not valid.
+        Invalid: The list is empty, an item is not an actor, or the weight is not valid.
 
     Example:
         ```python
@@ -159,7 +159,7 @@ class Wants:
     Attributes:
         selector: What the node's labels must be.
         affinities: Where it must be relative to other work, an OR of ANDs.
-        prefers: What it would like.
+        prefers: What it prefers.
     """
 
     selector: Selector = ANYWHERE
@@ -169,19 +169,19 @@ class Wants:
 
 @dataclass(frozen=True, slots=True, init=False)
 class NodeAffinitySchedulingStrategy:
-    """Nodes by their labels. `node_affinity` makes one; the constructor also takes what Ray's own class takes.
+    """Nodes by their labels. `node_affinity` creates one; the constructor also accepts what Ray's own class accepts.
 
     Attributes:
         match_expressions: The expressions. Soft ones are preferences.
-        is_or_semantics: Whether one hard expression is enough; else all must hold.
-        selector: What else the node's labels must be.
+        is_or_semantics: Whether one hard expression is enough; otherwise all must hold.
+        selector: A selector that the node's labels must also match.
 
     Args:
         match_expressions: One expression or several, or a node id as in Ray.
         is_or_semantics: Whether one hard expression is enough; after a node id, Ray's `soft`.
         node_id: The id of a node, as in Ray.
-        soft: Whether another node will do, as in Ray; only with `node_id`.
-        selector: What else the node's labels must be.
+        soft: Whether another node is acceptable, as in Ray; only with `node_id`.
+        selector: A selector that the node's labels must also match.
 
     Raises:
         Invalid: There is no expression, or the arguments contradict each other.
@@ -247,7 +247,7 @@ def node_affinity(
 
     Args:
         expressions: An expression, a list of them, or a selector such as ``"gpu_type in [A100]"``.
-        is_or_semantics: Whether one hard expression is enough; else all must hold.
+        is_or_semantics: Whether one hard expression is enough; otherwise all must hold.
 
     Returns:
         The strategy.
@@ -272,20 +272,20 @@ NodeAffinity = node_affinity
 
 @dataclass(frozen=True, slots=True, init=False)
 class ActorAffinitySchedulingStrategy:
-    """Near or apart from other work, by its id or by its labels. `actor_affinity` makes one.
+    """Near other work or apart from it, by its id or by its labels. `actor_affinity` creates one.
 
     IN, EXISTS, GT and LT mean near work that matches. NOT_IN and DOES_NOT_EXIST mean apart from work that matches IN
     and EXISTS.
 
     Attributes:
         match_expressions: The expressions. Soft ones are preferences.
-        is_or_semantics: Whether one hard expression is enough; else all must hold.
-        topology: Near means with the same value of these label keys.
+        is_or_semantics: Whether one hard expression is enough; otherwise all must hold.
+        topology: Label keys. A node is near if it has the same value of each key.
 
     Args:
         match_expressions: One expression or several.
         is_or_semantics: Whether one hard expression is enough.
-        topology: A label key or several; the node itself if not given.
+        topology: A label key or several; by default, near means on the same node.
 
     Raises:
         Invalid: There is no expression, or an argument is not valid.
@@ -340,13 +340,13 @@ def actor_affinity(
     is_or_semantics: bool = False,
     topology: str | Iterable[str] | None = None,
 ) -> ActorAffinitySchedulingStrategy:
-    """Near or apart from other work, as a ``scheduling_strategy``.
+    """Near other work or apart from it, as a ``scheduling_strategy``.
 
     Args:
-        expressions: An expression or a list of them: `affinity` and `anti_affinity` for actors, `label_in` and its like
-            for work with labels.
-        is_or_semantics: Whether one hard expression is enough; else all must hold.
-        topology: A label key or several: near means with the same value. The node itself if not given.
+        expressions: An expression or a list of them: `affinity` and `anti_affinity` for actors, `label_in`,
+            `label_exists` and so on for work with labels.
+        is_or_semantics: Whether one hard expression is enough; otherwise all must hold.
+        topology: A label key or several: near means on a node with the same value. By default, on the same node.
 
     Returns:
         The strategy.
@@ -407,7 +407,7 @@ def wants(strategy: object) -> Wants:
         strategy: A strategy, a list of strategies that must all hold, or None.
 
     Returns:
-        The parts of an `Ask` that it means.
+        The parts of an `Ask` that it sets.
 
     Raises:
         Invalid: It is not a strategy, or the strategies have too many alternatives.
@@ -550,7 +550,7 @@ def spreads(option: Mapping[str, int] | None, labels: Labels) -> tuple[Spread, .
     """Read the option ``spread``.
 
     Args:
-        option: The greatest skew for each label key, for example ``{"zone": 1}``, or None.
+        option: The maximum skew for each label key, for example ``{"zone": 1}``, or None.
         labels: The labels of the work; all work with these labels counts.
 
     Returns:
@@ -579,6 +579,6 @@ def spreads(option: Mapping[str, int] | None, labels: Labels) -> tuple[Spread, .
 def _checked_skew(key: str, skew: object) -> int:
     if isinstance(skew, bool) or not isinstance(skew, int) or skew < 1:
         raise Invalid(
-            f"the skew of spread key {key!r} must be a whole number from 1 up, for example 1, but is {skew!r}"
+            f"the skew of spread key {key!r} must be a whole number, 1 or more, for example 1, but is {skew!r}"
         )
     return skew

@@ -16,7 +16,7 @@ class Effect(StrEnum):
 
     Attributes:
         NO_SCHEDULE: New work is not placed on the node.
-        PREFER_NO_SCHEDULE: New work is placed on the node only if no other node takes it.
+        PREFER_NO_SCHEDULE: New work prefers other nodes, but the node does not refuse it.
         NO_EXECUTE: New work is not placed on the node, and running work is evicted.
 
     Example:
@@ -69,7 +69,7 @@ class Toleration:
         values: The values it covers, or with `complement` those it does not.
         complement: Whether it covers every value except `values`. Without values, it covers every value.
         effect: The effect it covers; None covers every effect.
-        seconds: How long running work stays under a no-execute taint; None is for ever. Placement ignores it.
+        seconds: How long running work stays under a no-execute taint; None means forever. Placement ignores it.
 
     Example:
         ```python

@@ -38,7 +38,7 @@ def parse_duration(given: object, what: str = "") -> float:
         elif found := _DURATION.fullmatch(text):
             number = sum(float(part) * size for part, (_, size) in zip(found.groups("0"), UNITS, strict=True))
     if isinstance(number, bool) or not isinstance(number, int | float) or not number >= 0:
-        good = "must be a duration such as '90s', '5m' or '1h30m', or a number of seconds from 0 up"
+        good = "must be a duration such as '90s', '5m' or '1h30m', or a number of seconds, 0 or more"
         raise Invalid(f"{what} {good}, not {quoted(given)}".lstrip())
     if number > SECONDS_MAX:
         raise Invalid(

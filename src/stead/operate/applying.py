@@ -60,7 +60,7 @@ def _change(node: str, facts: Sequence[Fact]) -> NodeChange:
     for fact in facts:
         found = _with(found, fact)
     if found.evict and not found.draining:
-        raise Invalid(f"node {short_id(node)} would evict its work without draining; give drain too")
+        raise Invalid(f"node {short_id(node)} would evict its work without being drained; add drain")
     return found
 
 
@@ -69,7 +69,9 @@ def _with(change: NodeChange, fact: Fact) -> NodeChange:
     match fact:
         case NodeDrained(node, draining):
             if change.draining not in (None, draining):
-                raise Invalid(f"node {short_id(node)} is drained and uncordoned at once; give one of the two")
+                raise Invalid(
+                    f"node {short_id(node)} is drained and uncordoned in the same what-if; keep one of the two"
+                )
             return replace(change, draining=draining)
         case NodeTainted(_, taint) if (taint.key, taint.effect) == (DRAINED, Effect.NO_EXECUTE):
             return replace(change, evict=True)
@@ -97,4 +99,4 @@ def _labelled(change: NodeChange, node: str, labels: Mapping[str, str], removed:
 
 
 def _contradiction(what: str, node: str) -> Invalid:
-    return Invalid(f"{what} of node {short_id(node)} is set and removed at once; give one of the two")
+    return Invalid(f"{what} of node {short_id(node)} is set and removed in the same what-if; keep one of the two")

@@ -29,12 +29,12 @@ _TABLE = """
         request TEXT NOT NULL, action TEXT NOT NULL, node TEXT NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL,
         hash TEXT NOT NULL);
     CREATE TRIGGER IF NOT EXISTS audit_is_not_changed BEFORE UPDATE ON audit
-        BEGIN SELECT RAISE(ABORT, 'the audit is append only'); END;
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
     CREATE TRIGGER IF NOT EXISTS audit_is_not_shortened BEFORE DELETE ON audit
-        BEGIN SELECT RAISE(ABORT, 'the audit is append only'); END;
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
     CREATE TRIGGER IF NOT EXISTS audit_only_grows BEFORE INSERT ON audit
         WHEN NEW.number <> (SELECT COALESCE(MAX(number), 0) + 1 FROM audit)
-        BEGIN SELECT RAISE(ABORT, 'the audit is append only'); END;
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
 """
 
 FIRST = "0" * 64
@@ -44,7 +44,7 @@ _FIELDS = ("number", "at", "who", "origin", "via", "request", "action", "node", 
 
 
 BY_TOKEN = frozenset({"rest", "page"})
-"""Interfaces whose callers are known by their token."""
+"""Interfaces that authenticate their callers by a token."""
 
 
 class Unknown(Invalid):
@@ -200,14 +200,14 @@ class Audit:
             for row in self._connection.execute("SELECT * FROM audit WHERE number >= ? ORDER BY number", (least,)):
                 count += 1
                 if row[0] != count:
-                    raise Invalid(f"the audit was tampered with: entry {count} is missing")
+                    raise Invalid(f"the audit log was tampered with: entry {count} is missing")
                 if _digest(previous, row[:10]) != row[10]:
-                    raise Invalid(f"the audit was tampered with: entry {count} is not what was written")
+                    raise Invalid(f"the audit log was tampered with: entry {count} was changed after it was written")
                 previous = row[10]
                 if count == self._written[0] and previous != self._written[1]:
-                    raise Invalid(f"the audit was tampered with: entry {count} is not what was written")
+                    raise Invalid(f"the audit log was tampered with: entry {count} was changed after it was written")
             if count < self._written[0]:
-                raise Invalid(f"the audit was tampered with: entry {count + 1} is missing")
+                raise Invalid(f"the audit log was tampered with: entry {count + 1} is missing")
             self._whole, self._whole_at = (count, previous), version
             return count
 

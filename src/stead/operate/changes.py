@@ -66,7 +66,7 @@ class NodeChange:
     owner: str = ""
     overwrite: bool = True  # whether a taint or label may get another value
     missing_ok: bool = False  # whether what is to be removed may be missing
-    rate: float = 0.0  # maximum evictions per second; 0 is no limit
+    rate: float = 0.0  # maximum evictions per second; 0 means no limit
 
     @property
     def action(self) -> str:
@@ -90,7 +90,7 @@ class NodeChange:
             if text:
                 check_name(name, text, OWNER_MAX, "ml-team")
         if self.evict and not self.draining:
-            raise Invalid("evict is only for a node that is drained; drain it too")
+            raise Invalid("evict needs drain; drain the node too")
         if self.rate and (not self.evict or not 0 < self.rate <= RATE_MAX):
             raise Invalid(f"a rate of {self.rate:g} is for evictions, for example 10 per second; drain with evict too")
         for number, taint in enumerate(self.taints):
@@ -208,7 +208,7 @@ def _inverse(
     lost = set()
     if before["draining"] != after["draining"] and node.draining == after["draining"]:
         found.append(NodeChange(node.id, draining=before["draining"]))
-        if not before["draining"]:  # then the taint of a drain goes too, even if it was there before
+        if not before["draining"]:  # uncordoning also removes the taint of a drain, even if it was set before
             lost.add(f"{DRAINED}:{Effect.NO_EXECUTE.value}")
     gone = [key for key in after["taints"] if key not in before["taints"]]
     if gone:

@@ -38,7 +38,7 @@ LOOKED_AT = 5000
 """Maximum number of the latest events to search for one subject."""
 
 CHANGES_LOOKED_AT = 1000
-"""The kind of event with which a node's life starts."""
+"""Maximum number of the latest changes to search for one node."""
 
 
 @dataclass(frozen=True, slots=True)

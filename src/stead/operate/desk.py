@@ -37,7 +37,7 @@ NODES_MAX = 10_000
 @dataclass(frozen=True, slots=True)
 class Carried:
     """A change that was carried out: the nodes as they are now, its entry in the audit, and the ids of nodes that have
-    not confirmed it because they do not answer. The cluster keeps asking them."""
+    not confirmed it because they do not answer. The cluster keeps retrying."""
 
     nodes: tuple[NodeView, ...]
     entry: Entry

@@ -17,7 +17,7 @@ EMPTY_S = 3.0
 
 
 def left_on(desk: Desk, node: str, timeout_s: float | None) -> int:
-    """The pieces of work on the node when it is empty (0) or when the timeout ends."""
+    """Wait until the node is empty or the timeout ends. Returns how many pieces of work are left: 0 if it is empty."""
     busy_at = began = time.monotonic()
     while True:
         left, now = _left(desk.node(node)), time.monotonic()

@@ -28,7 +28,7 @@ class NodeNames:
         self._ids, self._known = sorted(ids), frozenset(ids)
 
     def meant(self, name: str, by: str = "") -> list[str]:
-        """Ids of all nodes that match; with `by` (``node_id`` or ``node_ip``) only by that."""
+        """Ids of all nodes that match; `by` (``node_id`` or ``node_ip``) limits the match to that label."""
         found: list[str] = []
         if by != "node_ip":
             found = [name] if name in self._known else begin_so(self._ids, name)

@@ -1,4 +1,4 @@
-"""Lint: what work asks for and nothing in the cluster has, with the most similar name.
+"""Lint: finds what work asks for but nothing in the cluster has, and suggests the most similar name.
 
 Rule: a finding is about a name (a label key, a value, a resource) or about an amount that no node has, never about what
 is in use now: work that only has to wait has no finding. The engine's own selectors match nodes.
@@ -78,7 +78,7 @@ def _of(ask: Ask, snapshot: Snapshot) -> Iterator[Found]:
 
 
 def _is_own(requirement: Requirement, ask: Ask) -> bool:
-    """Work near its own kind: the first piece is placed without the others."""
+    """Whether the ask has the label key itself: work near its own kind needs no other work for its first piece."""
     return requirement.key in ask.labels
 
 

@@ -70,7 +70,7 @@ def check_token(address: str, token: str, insecure: bool) -> None:
     if not token:
         return
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise Invalid("the token has a space, a line break or another character that no token has; give one word")
+        raise Invalid("the token contains a space, a line break or another invalid character; a token is one word")
     if not origin_of(address).is_safe_for_tokens and not insecure:
         raise Invalid(
             f"the token would cross the network to {address} in clear text; use https:// (start the service with: "

@@ -1,6 +1,6 @@
 """The owners of work, each with what its work uses and requests.
 
-Rule: an owner is listed while it has running or waiting work. The snapshot brings what the cluster knows about an owner
+Rule: an owner is listed while it has running or waiting work. The snapshot has what the cluster knows about an owner
 (a name, whether it still runs); otherwise only the id is known.
 """
 

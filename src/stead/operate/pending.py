@@ -92,7 +92,7 @@ class Pending:
     @cached_property
     def by_reason(self) -> Mapping[str, int]:
         """Pieces by the codes of the reasons why nodes refuse them. A piece with several reasons counts for each of
-        them; a piece that no single node refuses counts as `other`."""
+        them; a piece that no node refuses counts as `other`."""
         found = Counter[str]()
         most_first = sorted(self._alike.values(), key=lambda each: -each[1])
         for example, count in most_first[:EXPLAINED_MAX]:

@@ -32,12 +32,12 @@ class Known:
     owner: str = ""
     since: float | None = None
     count: int = 1
-    inside: str = ""  # the group in whose reserved place it runs, without being a member
+    inside: str = ""  # the group whose reserved resources it uses, without being a member
 
 
 @dataclass(frozen=True, slots=True)
 class KnownOwner:
-    """What a cluster knows about an owner of work beside its id."""
+    """What a cluster knows about an owner of work, in addition to its id."""
 
     name: str = ""
     state: str = ""  # running or ended

@@ -316,16 +316,16 @@ class Snapshot:
     def why_inside(self, group: str) -> Explanation:
         """Why work that runs inside a group is pending: it waits for the group."""
         if group not in self.rows.groups:
-            raise Absent(f"there is no group {group!r}, so work that is to run in it never starts")
+            raise Absent(f"there is no group {group!r}, so work that must run in it cannot start")
         if group not in self.rows.waiting_groups:
-            raise Invalid(f"group {group} is placed, so its pending work waits for room in it")
+            raise Invalid(f"group {group} is placed; its pending work waits for free resources in the group")
         return self.explain(group)
 
     def one(self, id: str) -> WorkView:
         """One piece of work by its id or name."""
         id = self.work_id(id)
         if isinstance(self.engine.item(id), Group):
-            raise Invalid(f"{id!r} is a group; ask for one of its members, or list the groups")
+            raise Invalid(f"{id!r} is a group, not a piece of work; name one of its members, or list the groups")
         return self.rows.view(id)
 
     def groups(self, query: Query = ALL) -> Page[GroupView]:

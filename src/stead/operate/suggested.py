@@ -33,7 +33,7 @@ def suggested(id: str, snapshot: Snapshot) -> list[Fact]:
     explained = {found.id: found, **{member.id: member for member in found.members}}
     changes = {ask: each.change for ask, each in explained.items() if each.change is not None}
     if not changes:
-        state = "has a place" if found.chosen is not None else "is pending, but no small change would help it"
+        state = "is already placed" if found.chosen is not None else "is pending, but no small change would help it"
         raise Invalid(f"there is nothing to suggest for {id!r}: it {state}")
     facts: list[Fact] = []
     for change in changes.values():

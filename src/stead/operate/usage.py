@@ -28,7 +28,7 @@ INTERVAL_S = 60.0
 KEPT = 1440
 DAY_S = KEPT * INTERVAL_S
 SLOW_S = 20.0
-"""An answer that takes longer is too old for its moment."""
+"""A sample that takes longer is dropped, because its time would be wrong."""
 
 END_S = 5.0
 """How long shutdown waits for a desk that hangs."""
@@ -77,8 +77,8 @@ def stranded(snapshot: Snapshot) -> Mapping[str, float]:
     """For each resource, what is free on nodes where no work that requests it could use it now.
 
     The work in question is what runs or is pending: one more piece of each of its most common kinds is tried. So GPUs
-    are stranded next to a full CPU, behind a taint that no GPU work tolerates, on a drained node, or two by two when
-    all work requests four. A resource that no work requests is not stranded.
+    are stranded if the node's CPUs are all in use, if no GPU work tolerates the node's taint, if the node is drained,
+    or if two are free and all work requests four. A resource that no work requests is not stranded.
     """
     engine, rows = snapshot.engine, snapshot.rows
     counts, examples = Counter[int](), dict[int, str]()
@@ -206,7 +206,7 @@ def _text(path: Path) -> str:
     with os.fdopen(number, encoding="utf-8") as file:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_size > FILE_BYTES_MAX:
-            raise ValueError("this is not our file")
+            raise ValueError("the file has another owner, is too large or is not a regular file")
         return file.read(FILE_BYTES_MAX)
 
 

@@ -1,6 +1,6 @@
 """What people see of a cluster: nodes, work, groups, events; each a plain value with one JSON form.
 
-Rule: a view is complete and never changes. Times are seconds since 1970, amounts are as people write them. The JSON
+Rule: a view is complete and never changes. Times are seconds since 1970; amounts are plain numbers, not units. The JSON
 form is a promise to scripts (`docs/json.md`): fields are added, never renamed.
 """
 
@@ -17,7 +17,7 @@ from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
 from stead.engine.explain.smallest_change import AddCapacity, Drop, Edit, FreeUp
 from stead.engine.timing.taint_times import TaintEnd
-from stead.language.asks import Affinity, Ask, Group, Preference
+from stead.language.asks import Affinity, Ask, Group, Preference, Spread
 from stead.language.labels import ANYWHERE
 from stead.language.resources import UNIT, Resources
 from stead.language.taints import Taint
@@ -79,7 +79,7 @@ class WorkView:
     state: str  # running or waiting
     node: str  # the id of its node, "" while it waits
     resources: Mapping[str, float]
-    rules: tuple[str, ...]  # what it requires beside resources, as text
+    rules: tuple[str, ...]  # what it requires in addition to resources, as text
     labels: Mapping[str, str]
     namespace: str
     owner: str  # a job, a program, a team
@@ -168,32 +168,38 @@ class Summary:
 
 
 def amounts(resources: Resources) -> dict[str, float]:
-    """As people write them: 0.5, 4."""
+    """Amounts (not units) by resource: 0.5, 4."""
     return {name: units / UNIT for name, units in resources.items()}
 
 
 def rules_of(ask: Ask) -> tuple[str, ...]:
-    """What an ask requires beside resources, as text, one part for each rule."""
+    """What an ask requires in addition to resources, as text, one part for each rule."""
     found = []
     for number, choice in enumerate(ask.choices):
         if choice.selector != ANYWHERE:
-            found.append(f"{'else ' if number else ''}{choice.selector}")
+            found.append(f"{'fallback: ' if number else ''}{choice.selector}")
         elif number:
-            found.append("else anywhere")
+            found.append("fallback: anywhere")
     if ask.tolerations:
         found.append(f"tolerates {', '.join(map(str, ask.tolerations))}")
     found += [" and ".join(map(wording.relation, term)) for term in ask.affinities]
-    found += [f"spread over {spread.topology}, at most {spread.max_skew} apart" for spread in ask.spreads]
+    found += map(_spread, ask.spreads)
     found += [_preferred(preference) for preference in ask.prefers]
     if ask.policy != "hybrid":
         found.append(f"policy {ask.policy}")
     return tuple(found)
 
 
+def _spread(spread: Spread) -> str:
+    return f"spread over {spread.topology}, maximum skew {spread.max_skew}"
+
+
 def _preferred(preference: Preference) -> str:
     want = preference.want
     text = wording.relation(want) if isinstance(want, Affinity) else str(want)
-    return f"rather {text} (weight {preference.weight})"
+    if isinstance(want, Spread):
+        text = f"a {_spread(want)}"
+    return f"prefers {text} (weight {preference.weight})"
 
 
 # -- JSON
@@ -269,7 +275,7 @@ REFUSALS_MAX = 100
 
 
 def explanation_json(found: Explanation) -> dict[str, Any]:
-    """The JSON form: stable codes, and the texts beside them."""
+    """The JSON form: stable codes with their texts."""
     document: dict[str, Any] | None = getattr(found, "document", None)
     if document is not None:  # it came from a service
         return document

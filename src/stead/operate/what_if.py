@@ -89,7 +89,7 @@ class Difference:
 
     @property
     def harms(self) -> int:
-        """The number of pieces of work that would lose something."""
+        """The number of pieces of work that would be stranded, blocked or refused."""
         return sum(fate.count for fate in (*self.stranded, *self.blocked, *self.refused))
 
 

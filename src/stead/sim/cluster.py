@@ -243,7 +243,7 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
 
     Args:
         scenario: What happens, and when.
-        until: When to stop, in seconds; None is when nothing more can happen.
+        until: When to stop, in seconds; by default when the scenario says, or when nothing more can happen.
         journal: Where to record facts and decisions.
 
     Returns:

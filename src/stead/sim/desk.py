@@ -48,8 +48,8 @@ WORDS = (NodeDrained, NodeLabelled, NodeTainted, NodeUntainted, TaintExpired, Wa
 
 
 class SimDesk(LocalDesk):
-    """The desk of a scenario. Its journal and audit are files in `folder`. Its time 0 is `began`; by default it is
-    chosen so that the scenario ends now."""
+    """The desk of a scenario. Its journal and audit are files in `folder`. `began` is time 0 of the scenario on the
+    wall clock; by default it is chosen so that the scenario ends now."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Scenarios: nodes, work and events of a simulated cluster, from YAML.
 
-Rule: a scenario becomes settings, facts with their times, and durations; nothing else. The simulated cluster reports
-each fact at its time. `specs` defines the fields of nodes, work and events.
+Rule: a scenario becomes settings, facts with their times, and the durations of work; nothing else. The simulated
+cluster reports each fact at its time. `specs` defines the fields of nodes, work and events.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Scenario:
     """What happens in a simulation, and when. `load` and `parse` read one from YAML.
 
     Attributes:
-        title: What to call it.
+        title: Its title.
         settings: The settings of the engine.
         moments: The facts, each with its time in seconds.
         durations: How long asks and groups run, in seconds; those without a duration never end.
-        until: When to stop; None is when nothing more can happen.
+        until: When to stop; with None, it stops when nothing more can happen.
     """
 
     title: str
@@ -48,7 +48,7 @@ def load(path: Path | str, policy: PolicyName | None = None) -> Scenario:
 
     Args:
         path: The file.
-        policy: The policy of work that does not name one, instead of the file's.
+        policy: The policy of work that does not name one; it overrides the default policy of the file.
 
     Returns:
         The scenario.
@@ -77,8 +77,8 @@ def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) 
 
     Args:
         text: The YAML.
-        title: What to call it.
-        policy: The policy of work that does not name one, instead of the file's.
+        title: The title, if the YAML has none.
+        policy: The policy of work that does not name one; it overrides the default policy of the file.
 
     Returns:
         The scenario.
@@ -88,7 +88,7 @@ def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) 
 
     Example:
         ```python
-        parse("nodes: [{id: node-1, resources: {CPU: 4}}]")
+        parse("nodes: [{id: node-1, capacity: {CPU: 4}}]")
         ```
     """
     file = Section(load_yaml(text), "", FILE)

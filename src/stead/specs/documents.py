@@ -1,7 +1,7 @@
 """Specs: work, nodes and changes in YAML and JSON, as `stead sim`, `why --spec` and `what-if` read them.
 
-Rule: a spec becomes facts with their times, and durations; nothing else. Selectors, labels, taints and resources in a
-field are parsed by `selectors`, `arguments` and `resources`; there is no second syntax for them here.
+Rule: a spec becomes facts with their times, and the durations of work; nothing else. Selectors, labels, taints and
+resources in a field are parsed by `selectors`, `arguments` and `resources`; there is no second syntax for them here.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def _others(section: Section, near: bool, labels: Labels) -> Affinity:
         selector = _work_selector(section, labels)
     symmetric = section.read("symmetric", _flag, False)
     if symmetric and near:
-        raise Misplaced(f"{section.place('symmetric')}: is only for apart, not for near")
+        raise Misplaced(f"{section.place('symmetric')}: is allowed only in apart, not in near")
     return Affinity(selector, near, topology, namespaces, symmetric)
 
 
@@ -410,7 +410,7 @@ def _toleration(section: Section) -> Toleration:
     if exists == bool(values):
         raise Misplaced(f"{section.path}: {operator} needs {'no value' if exists else 'a value'}")
     if key is None and not exists:
-        raise Misplaced(f"{section.place('key')}: is missing; only Exists works without a key")
+        raise Misplaced(f"{section.place('key')}: is missing; you can leave it out only with Exists")
     return Toleration(
         key,
         frozenset(values),

@@ -56,7 +56,9 @@ class Section:
         for name in value:
             if name not in self.known:
                 hint = did_you_mean(str(name), self.known)
-                raise Misplaced(f"{self.place(name)}: is not a field{hint}; fields are {', '.join(self.known)}")
+                raise Misplaced(
+                    f"{self.place(name)}: is not a known field{hint}; known fields are {', '.join(self.known)}"
+                )
 
     def __contains__(self, name: str) -> bool:
         return name in self.fields

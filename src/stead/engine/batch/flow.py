@@ -63,7 +63,7 @@ class Prices(Protocol):
         """The current cost of each node for any ask; a multiple of QUANTUM."""
 
     def column(self, fleet: Fleet, demand: Demand, fits: Flags) -> Amounts | None:
-        """The additional cost of this demand on each node where it fits; None: none."""
+        """The additional cost of this demand on each node where it fits; None means no additional cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Emptiest:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """Best fit: the node with the least left first, so that others stay empty. Free devices count even if no ask needs
+    """Best fit: the node with the least free first, so that others stay empty. Free devices count even if no ask needs
     them, so that asks without devices leave device nodes to others."""
 
     step: int = 0

@@ -20,9 +20,9 @@ from stead.engine.waiting import Line
 from stead.language.asks import Ask, GroupId
 
 LOOKS_MAX = 8_000_000
-"""The maximum number of nodes looked at in one batch, summed over all columns."""
+"""The maximum number of nodes to look at in one batch, summed over all searches."""
 LOOK_LEAST = 2_000
-"""A look at a column counts as at least this many nodes."""
+"""Each search counts as at least this many nodes."""
 MOVES_MAX = 3
 """The maximum number of asks that move to make room for one."""
 ROWS_TRIED_MAX = 32

@@ -1,9 +1,9 @@
 """Moves: running work that would cost less on another node, by the costs of its own policy.
 
 Rule: nothing moves unless the settings or a caller ask for it. Only asks of a batch policy move, one at a time, to
-nodes that their rules allow and where they fit now. Members of groups never move, nor does work with affinities or
-spreads, or that the affinities or spreads of other work match. The gain is the price of the old node (without the ask)
-minus the price of the new one.
+nodes that their rules allow and where they fit now. Members of groups never move. Neither does work that has affinities
+or spreads, nor work that the affinities or spreads of other work match. The gain is the price of the old node (without
+the ask) minus the price of the new one.
 """
 
 from __future__ import annotations

@@ -77,11 +77,11 @@ class EventKind(StrEnum):
         EVICTED: Work was evicted.
         BATCH: A batch was decided.
         MOVED: Running work moves to another node.
-        UNCONFIRMED: A node did not answer to a change.
+        UNCONFIRMED: A node does not answer, so it did not confirm a change.
         UNHEARD: A node did not confirm the latest rules in time.
         RESTORED: The controller restored its state from a copy.
         UNREADABLE: Saved state of the controller cannot be used.
-        DIVERGED: This version would have made other decisions than the journal holds.
+        DIVERGED: This version of stead would decide differently from what the journal holds.
         COPY: The copy of the controller's state is too large to be complete.
 
     Example:
@@ -219,7 +219,7 @@ def _described(what: Fact | Decision, at: float, names: Names) -> Described | No
         case NodeLeft(node):
             return EventKind.LEFT, node, "left"
         case NodeLabelled(node, labels, removed):
-            text = " and ".join([f"labelled {labels}"] * bool(labels) + [f"lost label {key}" for key in removed])
+            text = " and ".join([f"labelled {labels}"] * bool(labels) + [f"label {key} removed" for key in removed])
             return EventKind.LABELLED, node, text
         case NodeTainted():
             return EventKind.TAINTED, what.node, _tainted(what, at)
@@ -258,11 +258,11 @@ def _decided(what: Decision, names: Names) -> Described:
             return (
                 EventKind.PLACED,
                 id,
-                f"placed on {_called(node, names)}" + (f" by fallback {choice}" if choice else ""),
+                f"placed on {_called(node, names)}" + (f" with fallback {choice}" if choice else ""),
             )
         case GroupPlaced(id, alternative, members):
             where = ", ".join(f"{member} on {_called(node, names)}" for member, node in members)
-            return EventKind.PLACED, id, f"placed{f' by fallback {alternative}' if alternative else ''}: {where}"
+            return EventKind.PLACED, id, f"placed{f' with fallback {alternative}' if alternative else ''}: {where}"
         case Waiting(ids, verdicts, member):
             return EventKind.WAITING, listed(ids), f"waiting: {_why(verdicts, names, member)}"
         case Refused(id, cause):
@@ -284,7 +284,7 @@ def _decided(what: Decision, names: Names) -> Described:
             return (
                 EventKind.MOVED,
                 id,
-                f"moved from {_called(source, names)} to {_called(target, names)}, which gains {gain}",
+                f"moved from {_called(source, names)} to {_called(target, names)} (cost reduced by {gain})",
             )
         case _:
             assert_never(what)

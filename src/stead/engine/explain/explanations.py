@@ -53,8 +53,8 @@ class Explanation:
         members: For a group, the explanations of its members.
         together: For a group, whether all members would fit at the same time.
         policy: How nodes are chosen for it.
-        crowded_out: For a group whose members fit alone but not together, the first member that fits no node beside
-            the others, and why.
+        crowded_out: For a group whose members fit alone but not together, the first member that fits no node once the
+            members before it are placed, and why.
         names: Names of the nodes that its sentences mention.
         hints: Possible misspellings in what it asks for.
 

@@ -86,7 +86,7 @@ def batch(found: BatchDecided) -> str:
         proof = " (optimal)"
     else:
         proof = f" (at most {100 * (found.cost - found.bound) / max(found.bound, 1):.1f} % above optimal)"
-    repaired = f", {found.repaired} corrected" if found.repaired else ""
+    repaired = f", {found.repaired} placements corrected" if found.repaired else ""
     return f"placed {found.placed} of {found.asks} together, at cost {found.cost:,}{proof}{repaired}"
 
 
@@ -292,8 +292,10 @@ def _group(found: Explanation) -> str:
         if found.together:
             lines.append("All members fit together.")
         else:
-            lines.append(f"Each member fits alone, but no place was found for all together ({found.policy}).")
+            lines.append(
+                f"Each member fits alone, but no placement was found for all of them together ({found.policy})."
+            )
             if found.crowded_out is not None:
                 member, alone = found.crowded_out
-                lines.append(f"With the others in place, {member}: {verdict(alone)}")
+                lines.append(f"With the members before it placed, {member}: {verdict(alone)}")
     return "\n".join(lines)

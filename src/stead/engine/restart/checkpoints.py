@@ -33,7 +33,7 @@ from stead.language.taints import Taint
 @dataclass(frozen=True, slots=True)
 class SavedPlacements:
     """Placed work in its stored order, as columns with one value per piece. `asks` are indexes into the checkpoint's
-    `asks`. Device shares and groups, which few pieces have, are listed with the number of their piece."""
+    `asks`. Device shares and groups, which few pieces have, are listed with the index of their piece."""
 
     asks: tuple[int, ...] = ()
     ids: tuple[AskId, ...] = ()

@@ -28,7 +28,7 @@ class TaintEnd:
         key: The key of the taint.
         effect: The effect of the taint.
         since: When it was set.
-        until: When it expires; None is never.
+        until: When it expires; None means never.
         job: The job that it ends with, or the empty string.
         owner: Who set it, or the empty string.
     """
