@@ -12,12 +12,15 @@ from stead.language.taints import Effect, Taint
 from stead.operate.applying import changes_in
 from stead.operate.changes import NodeChange, Removal
 
-EVICTED = "node.stead.io/drained:NoExecute"
-
 APPLIED: list[tuple[str, list[dict[str, Any]], list[NodeChange]]] = [
     ("drain", [{"drain": "a"}], [NodeChange("id-a", draining=True)]),
     ("uncordon", [{"undrain": "a"}], [NodeChange("id-a", draining=False)]),
-    ("evict", [{"drain": "a"}, {"taint": "a", "taints": EVICTED}], [NodeChange("id-a", draining=True, evict=True)]),
+    ("evict", [{"drain": "a", "evict": True}], [NodeChange("id-a", draining=True, evict=True)]),
+    (
+        "drain, then evict",
+        [{"drain": "a"}, {"drain": "a", "evict": True}],
+        [NodeChange("id-a", draining=True, evict=True)],
+    ),
     ("taint", [{"taint": "a", "taints": "k=v"}], [NodeChange("id-a", (Taint("k", "v"),))]),
     (
         "the same taint twice: the last one wins",
@@ -57,17 +60,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"changes": [{"drain": "a"}, {"undrain": "a"}]}, "node id-a is drained and uncordoned in the same what-if"),
     (
         {"changes": [{"taint": "a", "taints": "k=v"}, {"untaint": "a", "key": "k"}]},
-        "taint k of node id-a is set and removed in the same what-if",
+        "taint k=v of node id-a is set and removed in one change",
     ),
     (
         {"changes": [{"untaint": "a", "key": "k"}, {"taint": "a", "taints": "k=v"}]},
-        "taint k=v of node id-a is set and removed in the same what-if",
+        "taint k=v of node id-a is set and removed in one change",
     ),
     (
         {"changes": [{"label": "a", "labels": {"x": "1"}}, {"label": "a", "remove": "x"}]},
-        "label x of node id-a is set and removed in the same what-if",
+        "label x of node id-a is set and removed in one change",
     ),
-    ({"changes": [{"taint": "a", "taints": EVICTED}]}, "node id-a would evict its work without being drained"),
+    ({"changes": [{"undrain": "a", "evict": True}]}, "changes[0].evict: is not a known field"),
+    ({"changes": [{"label": "a"}]}, "the change is empty; name a taint or a label"),
     ({"changes": [{"taint": "a"}]}, "changes[0].taints: is missing"),
     ({"changes": [{"drain": "nobody"}]}, "changes[0].drain: there is no node 'nobody'"),
 ]
@@ -84,7 +88,7 @@ def test_node_changes_can_be_applied(written: list[dict[str, Any]], made: list[N
     assert changes_in({"changes": written}, find) == made
 
 
-@pytest.mark.parametrize(("document", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+@pytest.mark.parametrize(("document", "sentence"), REFUSED, ids=[str(document) for document, _ in REFUSED])
 def test_anything_else_is_refused_as_a_whole(document: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Invalid) as caught:
         changes_in(document, find)

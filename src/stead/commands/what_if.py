@@ -238,9 +238,7 @@ def _changes(
     changes = [*_added(add, add_like, count), *_taints(taint), *_untaints(untaint), *_labels(label)]
     changes += [{verb: node} for verb, given in (("leave", remove), ("drain", drain)) for node in given]
     changes += [{"undrain": node} for node in uncordon]
-    for node in evict:
-        changes += [{"drain": node}, {"taint": node, "taints": _drained()}]
-    return changes
+    return changes + [{"drain": node, "evict": True} for node in evict]
 
 
 def _added(described: Sequence[str], like: Sequence[str], count: int | None) -> Iterator[dict[str, Any]]:
@@ -293,12 +291,6 @@ def _labels(given: Sequence[tuple[str, str]]) -> Iterator[dict[str, Any]]:
             raise Invalid(f"--label {node} {text!r} has no label; good ones are disk=ssd and disk-")
         found: dict[str, Any] = {"label": node, "labels": change.labels, "remove": list(change.remove)}
         yield {name: value for name, value in found.items() if value}
-
-
-def _drained() -> str:
-    from stead.operate.changes import DRAINED
-
-    return f"{DRAINED}:NoExecute"
 
 
 def _with_selectors(desk: Desk, change: Any) -> Any:

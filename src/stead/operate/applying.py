@@ -1,29 +1,37 @@
-"""Turns a what-if into changes that can be applied: one `NodeChange` for each node that it changes.
+"""The changes of nodes in a what-if: one `NodeChange` for each node that it changes.
 
-Rule: only labels, taints and draining of existing nodes can be applied. A what-if with anything else (new nodes, new
-work, removed nodes) is refused as a whole, and the error names that part.
+Rule: a what-if is tried and applied as the same changes. Only labels, taints and draining of existing nodes can be
+applied. A what-if with anything else (new nodes, new work, removed nodes) is refused as a whole, and the error names
+that part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from stead.engine.facts import Fact, NodeDrained, NodeLabelled, NodeTainted, NodeUntainted
 from stead.errors import Invalid
 from stead.language.labels import Labels
-from stead.language.taints import Effect
-from stead.operate.changes import DRAINED, NodeChange, Removal
-from stead.operate.what_if import FIELDS, SUGGESTED
-from stead.specs.documents import EVENT, VERBS, node_facts, some_text
+from stead.language.taints import Effect, Taint
+from stead.operate.changes import NodeChange, Removal
+from stead.specs import documents
+from stead.specs.documents import flag, labels_changed, some_text, taint_removed, taints_set
 from stead.specs.sections import Section, at
 from stead.text import short_id
 
+FIELDS = ("changes", "work", "groups")
+SUGGESTED = "suggested"  # the smallest change for a pending piece of work
+VERBS = {**documents.VERBS, "drain": ("evict",)}
+"""The events of a scenario; in a what-if, a drain may also evict."""
+
+EVENT = (*documents.EVENT, "evict", SUGGESTED)
 CHANGED = ("drain", "undrain", "taint", "untaint", "label")
 """The node events of a what-if that can be applied."""
 
 GOOD = ", ".join(CHANGED)
+
+NodeEvent = tuple[str, str, Section]
+"""The id of a node, a verb of `CHANGED`, and the section of the event."""
 
 
 def changes_in(document: Any, find: Callable[[str], str]) -> list[NodeChange]:
@@ -32,19 +40,16 @@ def changes_in(document: Any, find: Callable[[str], str]) -> list[NodeChange]:
     for name in ("work", "groups"):
         if file.fields.get(name):
             raise Invalid(f"{name} of a what-if cannot be applied: submit it yourself; you can apply {GOOD}")
-    facts: dict[str, list[Fact]] = {}
-    for section in file.sections("changes", (*EVENT, SUGGESTED)):
+    events: list[NodeEvent] = []
+    for section in file.sections("changes", EVENT):
         verb = _verb(section)
         section = Section(section.fields, section.path, (verb, *VERBS[verb]))
         for item, path in section.each(verb):
             with at(path):
-                node = find(some_text(item))
-            with at(section.path):
-                for fact in node_facts(verb, node, section):
-                    facts.setdefault(node, []).append(fact)
-    if not facts:
+                events.append((find(some_text(item)), verb, section))
+    if not events:
         raise Invalid(f"the what-if has no change to apply; you can apply {GOOD}")
-    return [_change(node, found) for node, found in facts.items()]
+    return list(node_changes(events))
 
 
 def _verb(section: Section) -> str:
@@ -55,48 +60,38 @@ def _verb(section: Section) -> str:
     raise Invalid(f"{section.path}: {found} cannot be applied; you can apply {GOOD}")
 
 
-def _change(node: str, facts: Sequence[Fact]) -> NodeChange:
-    found = NodeChange(node)
-    for fact in facts:
-        found = _with(found, fact)
-    if found.evict and not found.draining:
-        raise Invalid(f"node {short_id(node)} would evict its work without being drained; add drain")
-    return found
+def node_changes(events: Iterable[NodeEvent]) -> Iterator[NodeChange]:
+    """The events of each node as one change, checked. Of two values for one taint or label, the last one wins."""
+    by_node: dict[str, list[tuple[str, Section]]] = {}
+    for node, verb, section in events:
+        by_node.setdefault(node, []).append((verb, section))
+    for node, found in by_node.items():
+        change = _together(node, found)
+        change.check()
+        yield change
 
 
-def _with(change: NodeChange, fact: Fact) -> NodeChange:
-    """The change with one more fact; two facts that contradict each other are refused."""
-    match fact:
-        case NodeDrained(node, draining):
-            if change.draining not in (None, draining):
-                raise Invalid(
-                    f"node {short_id(node)} is drained and uncordoned in the same what-if; keep one of the two"
-                )
-            return replace(change, draining=draining)
-        case NodeTainted(_, taint) if (taint.key, taint.effect) == (DRAINED, Effect.NO_EXECUTE):
-            return replace(change, evict=True)
-        case NodeTainted(node, taint):
-            others = tuple(each for each in change.taints if (each.key, each.effect) != (taint.key, taint.effect))
-            if any(removal.matches(taint) for removal in change.untaints):
-                raise _contradiction(f"taint {taint}", node)
-            return replace(change, taints=(*others, taint))
-        case NodeUntainted(node, key, effect):
-            removal = Removal(key, None, effect)
-            if any(removal.matches(taint) for taint in change.taints):
-                raise _contradiction(f"taint {removal}", node)
-            return replace(change, untaints=tuple(dict.fromkeys((*change.untaints, removal))))
-        case NodeLabelled(node, labels, removed):
-            return _labelled(change, node, labels, removed)
-    raise Invalid(f"{type(fact).__name__} cannot be applied; you can apply {GOOD}")
-
-
-def _labelled(change: NodeChange, node: str, labels: Mapping[str, str], removed: Sequence[str]) -> NodeChange:
-    wanted = {**change.labels, **labels}
-    gone = tuple(dict.fromkeys((*change.unlabels, *removed)))
-    for key in wanted.keys() & set(gone):
-        raise _contradiction(f"label {key}", node)
-    return replace(change, labels=Labels(wanted), unlabels=gone)
-
-
-def _contradiction(what: str, node: str) -> Invalid:
-    return Invalid(f"{what} of node {short_id(node)} is set and removed in the same what-if; keep one of the two")
+def _together(node: str, events: Sequence[tuple[str, Section]]) -> NodeChange:
+    taints: dict[tuple[str, Effect], Taint] = {}
+    untaints: dict[Removal, None] = {}
+    labels: dict[str, str] = {}
+    unlabels: dict[str, None] = {}
+    draining, evict = None, False
+    for verb, section in events:
+        match verb:
+            case "taint":
+                taints.update({(taint.key, taint.effect): taint for taint in taints_set(section)})
+            case "untaint":
+                key, effect = taint_removed(section)
+                untaints[Removal(key, None, effect)] = None
+            case "label":
+                wanted, gone = labels_changed(section)
+                labels.update(wanted)
+                unlabels.update(dict.fromkeys(gone))
+            case _:
+                if draining not in (None, verb == "drain"):
+                    raise Invalid(
+                        f"node {short_id(node)} is drained and uncordoned in the same what-if; keep one of the two"
+                    )
+                draining, evict = verb == "drain", evict or section.read("evict", flag, False)
+    return NodeChange(node, tuple(taints.values()), tuple(untaints), Labels(labels), tuple(unlabels), draining, evict)

@@ -19,6 +19,7 @@ from stead.language.nodes import Node
 from stead.language.taints import Effect, Taint
 from stead.language.times import SECONDS_MAX
 from stead.operate.audit import Entry
+from stead.text import short_id
 
 RATE_MAX = 1e6
 OWNER_MAX = 256
@@ -93,9 +94,19 @@ class NodeChange:
             raise Invalid("evict needs drain; drain the node too")
         if self.rate and (not self.evict or not 0 < self.rate <= RATE_MAX):
             raise Invalid(f"a rate of {self.rate:g} is for evictions, for example 10 per second; drain with evict too")
-        for number, taint in enumerate(self.taints):
-            if (taint.key, taint.effect) in ((each.key, each.effect) for each in self.taints[:number]):
+        seen, gone = set(), {removal.key for removal in self.untaints}
+        for taint in self.taints:
+            if (taint.key, taint.effect) in seen:
                 raise Invalid(f"taint {taint.key!r} is given twice; give it once, for example '{taint_text(taint)}'")
+            seen.add((taint.key, taint.effect))
+            if taint.key in gone and any(removal.matches(taint) for removal in self.untaints):
+                raise self._contradiction(f"taint {taint}", taint.key)
+        for key in sorted(self.labels.keys() & set(self.unlabels)):
+            raise self._contradiction(f"label {key}", key)
+
+    def _contradiction(self, what: str, key: str) -> Invalid:
+        whose = f" of node {short_id(self.node)}" if self.node else ""
+        return Invalid(f"{what}{whose} is set and removed in one change; keep one of the two, for example '{key}-'")
 
     def check_on(self, node: Node) -> None:
         """Refuse what cannot be done on this node in its current state."""

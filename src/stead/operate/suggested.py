@@ -15,14 +15,13 @@ from stead.engine.facts import (
     Fact,
     GroupEnded,
     GroupSubmitted,
-    NodeDrained,
-    NodeLabelled,
     NodeResized,
 )
 from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.labels import Labels
 from stead.language.resources import Resources
+from stead.operate.changes import NodeChange
 from stead.operate.snapshot import Snapshot
 
 
@@ -59,12 +58,16 @@ def _on_nodes(change: Change, snapshot: Snapshot) -> list[Fact]:
                 added = more.setdefault(node, {})
                 added[resource] = added.get(resource, 0) + amount
             case AddLabel(node, key, value):
-                facts.append(NodeLabelled(node, Labels({key: value})))
+                facts += _facts(NodeChange(node, labels=Labels({key: value})), snapshot)
             case Uncordon(node):
-                facts.append(NodeDrained(node, False))
+                facts += _facts(NodeChange(node, draining=False), snapshot)
     for node, added in more.items():
         facts.append(NodeResized(node, snapshot.engine.nodes[node].capacity + Resources(added)))
     return facts
+
+
+def _facts(change: NodeChange, snapshot: Snapshot) -> list[Fact]:
+    return change.facts(snapshot.by_id[change.node], snapshot.engine.now)
 
 
 def _asking_less(ask: Ask, change: Change | None) -> Ask:

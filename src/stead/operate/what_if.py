@@ -29,20 +29,19 @@ from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.labels import Labels
 from stead.language.nodes import Node
+from stead.operate.applying import CHANGED, EVENT, FIELDS, SUGGESTED, VERBS, NodeEvent, node_changes
 from stead.operate.cancellation import still_wanted
 from stead.operate.rows import Shapes
 from stead.operate.snapshot import Snapshot
 from stead.operate.suggested import suggested
-from stead.specs.documents import EVENT, GROUP, JOINED, VERBS, WORK, Reader, node_facts, some_text
+from stead.specs.documents import GROUP, JOINED, WORK, Reader, node_facts, some_text
 from stead.specs.sections import Misplaced, Section, at
 
 ROUNDS_MAX = 100
 QUESTION_MAX = 10_000
 """Maximum number of changes, and of new nodes and pieces of work, in one question."""
 
-FIELDS = ("changes", "work", "groups")
 KINDS = ("placed", "moved", "stranded", "blocked", "unplaced", "waiting", "refused")
-SUGGESTED = "suggested"  # the smallest change for a pending piece of work
 TRIED = ("join", "leave", "drain", "undrain", "taint", "untaint", "label", "resize")
 
 
@@ -101,7 +100,8 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
     file = Section(written, "", FIELDS)
     reader = Reader(used=lambda id: id in snapshot.by_id or snapshot.rows.knows(id), most=QUESTION_MAX)
     facts: list[Fact] = []
-    for section in file.sections("changes", (*EVENT, SUGGESTED)):
+    events: list[NodeEvent] = []
+    for section in file.sections("changes", EVENT):
         if SUGGESTED in section:
             only = Section(section.fields, section.path, (SUGGESTED,))
             with at(only.place(SUGGESTED)):
@@ -118,15 +118,25 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
         section = Section(section.fields, section.path, (verb, *VERBS[verb]))
         for item, path in section.each(verb):
             with at(path):
-                node = snapshot.find(some_text(item))
-            facts += node_facts(verb, node.id, section)
-            if len(facts) > QUESTION_MAX:
-                raise Misplaced(f"{path}: a what-if may have at most {QUESTION_MAX:,} changes; give fewer")
+                node = snapshot.find(some_text(item)).id
+            if verb in CHANGED:
+                events.append((node, verb, section))
+            else:
+                facts += node_facts(verb, node, section)
+            _check_size(len(facts) + len(events), path)
+    for change in node_changes(events):
+        facts += change.facts(snapshot.by_id[change.node], snapshot.engine.now)
+        _check_size(len(facts), "changes")
     for section in file.sections("work", WORK):
         reader.work(section)
     for section in file.sections("groups", GROUP):
         reader.group(section)
     return [*facts, *(fact for _, fact in reader.moments)]
+
+
+def _check_size(count: int, place: str) -> None:
+    if count > QUESTION_MAX:
+        raise Misplaced(f"{place}: a what-if may have at most {QUESTION_MAX:,} changes; give fewer")
 
 
 def _joined(section: Section, reader: Reader, snapshot: Snapshot) -> Iterable[Fact]:

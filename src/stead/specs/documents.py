@@ -45,7 +45,7 @@ from stead.language.nodes import Node
 from stead.language.resources import NOTHING, Resources
 from stead.language.selectors import intersection, parse_label_condition, parse_label_selector, parse_selector
 from stead.language.strategies import Exists, In, NotIn, tolerations
-from stead.language.taints import TOLERATE_ALL, Taint, Toleration
+from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
 from stead.language.times import parse_duration
 from stead.specs.sections import Misplaced, Section, at
 from stead.text import quoted
@@ -135,7 +135,7 @@ class Reader:
                 section.read("taints", _taints, ()),
                 ip=section.read("ip", some_text, ""),
                 name=section.read("name", some_text, ""),
-                draining=section.read("draining", _flag, False),
+                draining=section.read("draining", flag, False),
             )
         for id in self.names(section):
             yield NodeJoined(replace(node, id=id))
@@ -322,7 +322,7 @@ def _others(section: Section, near: bool, labels: Labels) -> Affinity:
         selector = Selector.all_of(Requirement.is_in(ASK_ID, *ids))
     else:
         selector = _work_selector(section, labels)
-    symmetric = section.read("symmetric", _flag, False)
+    symmetric = section.read("symmetric", flag, False)
     if symmetric and near:
         raise Misplaced(f"{section.place('symmetric')}: is allowed only in apart, not in near")
     return Affinity(selector, near, topology, namespaces, symmetric)
@@ -420,16 +420,30 @@ def _toleration(section: Section) -> Toleration:
     )
 
 
+def taints_set(section: Section) -> tuple[Taint, ...]:
+    """The taints that a `taint` event sets."""
+    return section.need("taints", _taints, "'gpu=true:NoExecute'")
+
+
+def taint_removed(section: Section) -> tuple[str, Effect | None]:
+    """The key of the taints that an `untaint` event removes, and their effect, if it names one."""
+    key = section.need("key", lambda value: check_key(value, "taint key"), "'gpu'")
+    return key, section.read("effect", parse_effect, None)
+
+
+def labels_changed(section: Section) -> tuple[Labels, tuple[str, ...]]:
+    """The labels that a `label` event sets, and the keys that it removes."""
+    return section.read("labels", labels_of, EMPTY), section.read("remove", _texts, ())
+
+
 def node_facts(verb: str, node: str, section: Section) -> Iterator[Fact]:
     match verb:
         case "taint":
-            yield from (NodeTainted(node, taint) for taint in section.need("taints", _taints, "'gpu=true:NoExecute'"))
+            yield from (NodeTainted(node, taint) for taint in taints_set(section))
         case "untaint":
-            key = section.need("key", lambda value: check_key(value, "taint key"), "'gpu'")
-            yield NodeUntainted(node, key, section.read("effect", parse_effect, None))
+            yield NodeUntainted(node, *taint_removed(section))
         case "label":
-            labels = section.read("labels", labels_of, EMPTY)
-            yield NodeLabelled(node, labels, section.read("remove", _texts, ()))
+            yield NodeLabelled(node, *labels_changed(section))
         case "drain" | "undrain":
             yield NodeDrained(node, verb == "drain")
         case "resize":
@@ -470,7 +484,7 @@ def _count(value: Any) -> int:
     return int(value)
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise Invalid(f"must be true or false, not {quoted(value)}")
     return value
