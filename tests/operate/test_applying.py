@@ -68,7 +68,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"changes": [{"label": "a", "labels": {"x": "1"}}, {"label": "a", "remove": "x"}]},
-        "label x of node id-a is set and removed in one change",
+        "label 'x' of node id-a is set and removed in one change",
     ),
     ({"changes": [{"undrain": "a", "evict": True}]}, "changes[0].evict: is not a known field"),
     ({"changes": [{"label": "a"}]}, "the change is empty; name a taint or a label"),

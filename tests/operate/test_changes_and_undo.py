@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stead.errors import Invalid
-from stead.language.labels import Labels
+from stead.language.labels import EMPTY, Labels
 from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author
 from stead.operate.changes import DRAINED, Conflict, NodeChange, Removal, change_json, state_of
@@ -57,6 +57,7 @@ changes = st.builds(
     owner=st.sampled_from(["", "ann"]),
     overwrite=st.booleans(),
     missing_ok=st.booleans(),
+    unlabel_values=st.sampled_from([EMPTY, EMPTY, EMPTY, Labels({"disk": "ssd"}), Labels({"disk": "x"})]),
 )
 
 
@@ -137,6 +138,46 @@ def test_a_change_does_what_its_preview_showed(change: NodeChange) -> None:
 def test_a_change_survives_serialisation(change: NodeChange) -> None:
     edit = NodeEdit.model_validate(change_json(change))
     assert change_of(change.node, edit) == change
+
+
+REFUSED = [
+    (
+        NodeChange("a-1", (Taint("k", "v"),), (Removal("k"),)),
+        "taint k=v of node a-1 is set and removed in one change; keep one of the two, for example 'k-'",
+    ),
+    (
+        NodeChange("a-1", labels=Labels({"rack": "7"}), unlabels=("rack",)),
+        "label 'rack' of node a-1 is set and removed in one change; keep one of the two, for example 'rack-'",
+    ),
+    (
+        NodeChange("a-1", unlabels=("disk",), unlabel_values=Labels({"disk": "hdd"})),
+        "node a-1 has no label disk=hdd; it has disk=ssd,zone=x",
+    ),
+    (
+        NodeChange("a-1", unlabels=("zone",), unlabel_values=Labels({"disk": "ssd"})),
+        "unlabel_values has label 'disk', which is not removed; add 'disk' to unlabels",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED, ids=[sentence for _, sentence in REFUSED])
+def test_a_contradiction_or_another_value_is_refused(change: NodeChange, sentence: str, desk: SimDesk) -> None:
+    for ask in (desk.blast, lambda change: desk.change(change, ANN)):
+        with pytest.raises(Invalid) as refused:
+            ask(change)
+        assert str(refused.value) == sentence
+    assert desk.audit() == []
+
+
+def test_a_taint_can_be_replaced_by_its_old_value(desk: SimDesk) -> None:
+    desk.change(NodeChange("b", (Taint("k", "w"),), (Removal("k", "v"),)), ANN)
+    assert [str(taint) for taint in desk.node("b").taints] == ["k=w"]
+
+
+def test_a_label_with_another_value_stays_if_it_may_be_missing(desk: SimDesk) -> None:
+    change = NodeChange("a-1", unlabels=("disk",), unlabel_values=Labels({"disk": "hdd"}), missing_ok=True)
+    desk.change(change, ANN)
+    assert desk.node("a-1").labels["disk"] == "ssd"
 
 
 class TestUndo:

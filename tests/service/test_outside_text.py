@@ -91,7 +91,10 @@ def test_specs(service: Service, spec: Any, path: str) -> None:
 @given(
     edit=st.dictionaries(
         st.sampled_from(
-            "taints untaints labels unlabels draining evict for owner until_job overwrite dry_run other".split()
+            (
+                "taints untaints labels unlabels unlabel_values draining evict for owner until_job overwrite dry_run "
+                "other"
+            ).split()
         ),
         nested,
         max_size=4,

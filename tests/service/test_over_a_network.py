@@ -64,7 +64,7 @@ class TestTheDeskOverHttp:
                 "012345", untaints=(Removal("gpu_node", "true", Effect.NO_SCHEDULE),), labels=Labels({"a": "b"})
             ),
             NodeChange("cpu-1", draining=True, evict=True),
-            NodeChange("spot-1", draining=False, unlabels=("zone",)),
+            NodeChange("spot-1", draining=False, unlabels=("zone",), unlabel_values=Labels({"zone": "b"})),
             NodeChange("cpu-1", untaints=(Removal("nothing"),), draining=True, missing_ok=True),
         ],
         ids=str,

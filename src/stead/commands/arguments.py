@@ -157,11 +157,6 @@ def taint_changes(
         else:
             parts = (part.removesuffix("-") + "-" for part in _parts(text))
             changes += [parse_taint_change(_with_effect(part, effect)) for part in parts]
-    for taint in taints_set(changes):
-        if any(gone.removes and gone.key == taint.key and gone.effect in (None, taint.effect) for gone in changes):
-            raise Invalid(
-                f"taint {taint} is set and removed in one command; keep one of the two, for example '{taint.key}-'"
-            )
     return changes
 
 
@@ -206,8 +201,6 @@ def label_changes(words: Sequence[str], append: Sequence[str], remove: Sequence[
             keys += [part.removesuffix("-") for part in _parts(text)]
     gone.update({check_key(key): None for key in keys})
     labels_of(dict.fromkeys(gone, ""))  # refuses labels that stead itself sets
-    for key in wanted.keys() & gone.keys():
-        raise Invalid(f"label {key!r} is set and removed in one command; keep one of the two, for example '{key}-'")
     return LabelChanges(wanted, gone)
 
 

@@ -8,7 +8,7 @@ happen to the work.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,13 +35,10 @@ from stead.commands.output import (
     for_scripts,
     formatted,
     listed,
-    pairs,
-    shown_labels,
     structured,
     unconfirmed_text,
     watching,
 )
-from stead.errors import Invalid
 from stead.language.labels import Labels
 from stead.language.taints import Effect
 from stead.language.times import duration_text
@@ -223,12 +220,16 @@ def label(
     if not changes.labels and not changes.remove:
         raise click.UsageError("name a label to set or to remove, for example disk=ssd or disk-")
     kubectl = bool(rest)
-    labels, gone = Labels(changes.labels), tuple(changes.remove)
-    change = NodeChange("", labels=labels, unlabels=gone, overwrite=overwrite or not kubectl)
+    change = NodeChange(
+        "",
+        labels=Labels(changes.labels),
+        unlabels=tuple(changes.remove),
+        unlabel_values=Labels({key: value for key, value in changes.remove.items() if value is not None}),
+        overwrite=overwrite or not kubectl,
+    )
+    change.check()
     with reached("label", address) as desk:
         views = targets.on(desk)
-        for view in views:
-            _check_values(view, changes.remove)
         made = [replace(change, node=view.id) for view in views]
         wanted = [f"{key}={value}" for key, value in changes.labels.items()]
         sentence = _sentence(_listed("labelled", wanted), _listed("no longer labelled", list(changes.remove)))
@@ -239,14 +240,6 @@ def label(
             return Result(sentence, word if kubectl else "")
 
         return _carry_out(desk, made, views, targets.given_name, result, dry_run, form)
-
-
-def _check_values(view: NodeView, remove: Mapping[str, str | None]) -> None:
-    """A change removes labels by key, so the values to remove are compared here."""
-    for key, value in remove.items():
-        if value is not None and view.labels.get(key) != value:
-            has = pairs(shown_labels(view)) or "no labels"
-            raise Invalid(f"node {view.title} has no label {key}={value}; it has {has}")
 
 
 @click.command(cls=Kubectl, short_help="Stop placing new work on a node.")

@@ -68,6 +68,7 @@ class NodeChange:
     overwrite: bool = True  # whether a taint or label may get another value
     missing_ok: bool = False  # whether what is to be removed may be missing
     rate: float = 0.0  # maximum evictions per second; 0 means no limit
+    unlabel_values: Labels = EMPTY  # of `unlabels`, those to remove only if their value is equal
 
     @property
     def action(self) -> str:
@@ -102,7 +103,9 @@ class NodeChange:
             if taint.key in gone and any(removal.matches(taint) for removal in self.untaints):
                 raise self._contradiction(f"taint {taint}", taint.key)
         for key in sorted(self.labels.keys() & set(self.unlabels)):
-            raise self._contradiction(f"label {key}", key)
+            raise self._contradiction(f"label {key!r}", key)
+        for key in sorted(self.unlabel_values.keys() - set(self.unlabels)):
+            raise Invalid(f"unlabel_values has label {key!r}, which is not removed; add {key!r} to unlabels")
 
     def _contradiction(self, what: str, key: str) -> Invalid:
         whose = f" of node {short_id(self.node)}" if self.node else ""
@@ -117,9 +120,10 @@ class NodeChange:
                 has = ", ".join(map(str, node.taints)) or "no taints"
                 raise Absent(f"node {title} has no taint {removal}; it has {has}")
         for key in self.unlabels if not self.missing_ok else ():
-            if key not in node.labels:
-                has = ",".join(f"{key}={value}" for key, value in sorted(node.labels.items())) or "no labels"
-                raise Absent(f"node {title} has no label {key}; it has {has}")
+            if key not in node.labels or not self._unlabels(key, node):
+                has = ",".join(f"{name}={value}" for name, value in sorted(node.labels.items())) or "no labels"
+                wanted = f"{key}={self.unlabel_values[key]}" if key in self.unlabel_values else key
+                raise Absent(f"node {title} has no label {wanted}; it has {has}")
         if self.overwrite:
             return
         for taint in self.taints:
@@ -135,7 +139,8 @@ class NodeChange:
         """The facts that carry out this change on the node, at this moment of the engine's clock."""
         found: list[Fact] = []
         if self.labels or self.unlabels:
-            found.append(NodeLabelled(node.id, self.labels, self.unlabels))
+            gone = tuple(key for key in self.unlabels if self._unlabels(key, node))
+            found.append(NodeLabelled(node.id, self.labels, gone))
         found += [NodeUntainted(node.id, taint.key, taint.effect) for taint in self.untainted(node)]
         until = None if self.for_s is None else now + self.for_s
         found += [NodeTainted(node.id, taint, until, self.until_job, self.owner) for taint in self.taints]
@@ -147,6 +152,10 @@ class NodeChange:
             elif not self.draining and drained in node.taints:
                 found.append(NodeUntainted(node.id, DRAINED, Effect.NO_EXECUTE))
         return found
+
+    def _unlabels(self, key: str, node: Node) -> bool:
+        value = self.unlabel_values.get(key)
+        return value is None or node.labels.get(key) == value
 
     def untainted(self, node: Node) -> list[Taint]:
         """The taints of the node that this change removes."""
@@ -163,6 +172,7 @@ def change_json(change: NodeChange) -> dict[str, Any]:
         ],
         "labels": dict(change.labels),
         "unlabels": list(change.unlabels),
+        "unlabel_values": dict(change.unlabel_values),
         "draining": change.draining,
         "evict": change.evict,
         "rate": change.rate,

@@ -226,12 +226,9 @@ def _add_label_changes(api: APIRouter, desk: Desk) -> None:
         labels: Annotated[dict[str, str | None], Body(examples=[{"disk": None}], max_length=PAIRS_MAX)],
         dry_run: DryRun = False,
     ) -> Answer:
-        id = _id(desk, node_id)
-        there = desk.node(id).labels
-        for key, value in labels.items():
-            if check_key(key) not in there or value not in (None, there[key]):
-                raise Missing(f"node {id} has no label {key if value is None else f'{key}={value}'}")
-        return _change(desk, NodeChange(id, unlabels=tuple(labels)), request, dry_run)
+        values = Labels.checked({key: value for key, value in labels.items() if value is not None})
+        change = NodeChange(_id(desk, node_id), unlabels=tuple(map(check_key, labels)), unlabel_values=values)
+        return _change(desk, change, request, dry_run)
 
 
 def _add_drains(api: APIRouter, desk: Desk) -> None:
@@ -436,6 +433,7 @@ def change_of(node: str, edit: schemas.NodeEdit) -> NodeChange:
         edit.overwrite,
         edit.missing_ok,
         edit.rate,
+        Labels.checked(edit.unlabel_values),
     )
 
 

@@ -337,6 +337,9 @@ class NodeEdit(_Taken):
     untaints: list[TaintToRemove] = Field([], max_length=PAIRS_MAX)
     labels: dict[Taking, Taking] = Field({}, max_length=PAIRS_MAX)
     unlabels: list[Taking] = Field([], max_length=PAIRS_MAX)
+    unlabel_values: dict[Taking, Taking] = Field(
+        {}, max_length=PAIRS_MAX, description="Of unlabels, those to remove only if they have this value."
+    )
     draining: bool | None = None
     evict: bool = False
     rate: float = Field(0.0, description="Maximum number of evictions per second; 0 is no limit.")
