@@ -139,7 +139,11 @@ ERRORS = [
     (["sim", "none.yaml"], 1, "stead: the scenario none.yaml cannot be read: No such file or directory"),
     (["replay", "none"], 1, "stead: there is no journal at none"),
     (["replay", "README.md"], 1, "stead: README.md cannot be used as a journal: file is not a database"),
-    (["why", "--scenario", DEMO, "rendr"], 1, "stead: nothing named 'rendr' was submitted (did you mean 'render'?)"),
+    (
+        ["why", "--scenario", DEMO, "rendr"],
+        1,
+        "stead: there is no work 'rendr' in this scenario (did you mean 'render'?)",
+    ),
     (["smi"], 2, "stead: No such command 'smi'."),
     (["sim"], 2, "stead: Missing argument 'SCENARIO'. (see 'stead sim --help')"),
     (["sim", DEMO, "--until", "soon"], 2, "stead: Invalid value for '--until': must be a duration such as '90s'"),

@@ -17,7 +17,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["describe", "node"], 2, "Missing argument 'NAME...'."),
     (["describe", "noed", "a"], 2, "'noed' cannot be described (did you mean 'node'?); give node, work or group"),
     (["describe", "node", "nobody"], 1, "there is no node 'nobody' in this cluster"),
-    (["describe", "work", "nobody"], 1, "nothing named 'nobody' is pending or placed"),
+    (["describe", "work", "nobody"], 1, "there is no work 'nobody' in this cluster"),
     (["describe", "group", "rign"], 1, "there is no group 'rign' in this cluster (did you mean 'ring'?)"),
     (["top", "owner"], 2, "'owner' cannot be shown (did you mean 'owners'?); give nodes or owners"),
 ]

@@ -146,7 +146,7 @@ ON_A_CLUSTER = [
     (["nodes", "--filter", "zone"], "filter 'zone' must look like id=VALUE or id!=VALUE"),
     (["work", "--filter", "stat=waiting"], "there is no field 'stat' to filter by (did you mean 'state'?)"),
     (["groups", "--filter", "labels.a=b"], "there is no field 'labels.a' to filter by"),
-    (["why", "nobody"], "nothing named 'nobody' is pending or placed"),
+    (["why", "nobody"], "there is no work 'nobody' in this cluster"),
     (["why", "--spec", "EMPTY"], "EMPTY: the file: must be a map with fields such as 'work', not None"),
     (["lint", "--spec", "CHANGES"], "a spec of work has no changes; good fields are work and groups"),
     (["why", "--spec", "BAD"], "work[0].selector: "),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -10,7 +12,10 @@ from stead.errors import Invalid
 from stead.language.taints import Taint
 from stead.operate.audit import Author
 from stead.operate.changes import Absent, Conflict, NodeChange
-from stead.operate.describing import describe, description_json, uses_of
+from stead.operate.describing import describe, description_json, find_group, uses_of
+from stead.operate.desk import Desk
+from stead.operate.snapshot import Query
+from stead.operate.views import GroupView, Page
 from stead.sim.desk import SimDesk
 from tests.serving import BEGAN, simulated
 
@@ -94,7 +99,7 @@ def test_a_group_shows_its_members_and_their_nodes(desk: SimDesk) -> None:
     ("kind", "said", "error", "sentence"),
     [
         ("node", "node-9", Absent, "there is no node 'node-9' in this cluster"),
-        ("work", "nobody", Invalid, "nothing named 'nobody'"),
+        ("work", "nobody", Absent, "there is no work 'nobody' in this cluster; for example, there is "),
         ("work", "ring", Invalid, "'ring' is a group"),
         ("group", "rign", Absent, "there is no group 'rign' in this cluster (did you mean 'ring'?)"),
     ],
@@ -123,3 +128,22 @@ def test_only_the_latest_events_and_changes_are_shown(desk: SimDesk) -> None:
 
 def test_a_resource_with_a_total_of_zero_is_not_used(desk: SimDesk) -> None:
     assert [use.resource for use in uses_of(desk.node("node-2"))] == ["CPU"]
+
+
+class OneAtATime:
+    """A desk whose pages have one group."""
+
+    def __init__(self, desk: SimDesk) -> None:
+        self._desk = desk
+
+    def groups(self, query: Query) -> Page[GroupView]:
+        return self._desk.groups(replace(query, limit=1))
+
+
+def test_a_group_is_found_by_the_beginning_of_its_id_on_any_page() -> None:
+    groups = ", ".join(f"{{id: {id}, bundles: [{{CPU: 1}}]}}" for id in ("abcdef12", "abcdef34", "fedcba"))
+    with simulated(f"nodes: []\ngroups: [{groups}]") as desk:
+        paged = cast(Desk, OneAtATime(desk))
+        assert find_group(paged, "abcdef3").id == "abcdef34"
+        with pytest.raises(Conflict, match="'abcdef' matches 2 groups: abcdef12, abcdef34; give the id of one"):
+            find_group(paged, "abcdef")

@@ -49,6 +49,12 @@ def test_an_unknown_name_is_refused(said: str, by: str, sentence: str) -> None:
         NodeNames(NODES).one(said, by)
 
 
+def test_a_name_comes_before_the_beginning_of_an_id() -> None:
+    nodes = [*NODES, Node.of("cccccc4444", name="aaaaaa"), Node.of("dddddd5555", name="aaaaaa1111")]
+    assert NodeNames(nodes).one("aaaaaa") == "cccccc4444"
+    assert NodeNames(nodes).one("aaaaaa1111") == ONE
+
+
 def test_several_are_refused_with_their_ids() -> None:
     with pytest.raises(Conflict, match=f"'aaaaaa' matches 2 nodes: {ONE}, {TWO}; give the id of one"):
         NodeNames(NODES).one("aaaaaa")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
+from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.nodes import Node
-from stead.operate.changes import Conflict
+from stead.operate.changes import Absent, Conflict
 from stead.operate.snapshot import Known, Snapshot
 
 LONG = "1ffa5a11158d68c1ffffffffffffffffffffffff01000000"
@@ -53,3 +56,23 @@ def test_an_ambiguous_name_is_refused_with_the_ids(snapshot: Snapshot) -> None:
 
 def test_one_piece_is_found_by_its_name(snapshot: Snapshot) -> None:
     assert snapshot.one("trainer").id == LONG
+
+
+@pytest.mark.parametrize("ask", [Snapshot.one, Snapshot.why])
+def test_unknown_work_is_refused_with_a_similar_name(
+    snapshot: Snapshot, ask: Callable[[Snapshot, str], object]
+) -> None:
+    with pytest.raises(Absent, match=r"^there is no work 'trianer' in this cluster \(did you mean 'trainer'\?\)$"):
+        ask(snapshot, "trianer")
+
+
+def test_work_that_waits_inside_a_placed_group_is_found_but_not_explained() -> None:
+    engine = Engine()
+    member = Ask.of("g-1", {"CPU": 1})
+    engine.apply(NodeJoined(Node.of("n", {"CPU": 1})), GroupSubmitted(Group("g", ((member,),))))
+    engine.decide()
+    engine.apply(AskSubmitted(Ask.of("inner", {"CPU": 1})))
+    snapshot = Snapshot(engine, 0.0, {"inner": Known("task", inside="g")})
+    with pytest.raises(Invalid, match="group g is placed; its pending work waits for free resources") as refused:
+        snapshot.why("inner")
+    assert not isinstance(refused.value, Absent)

@@ -217,7 +217,7 @@ class TestQuestions:
         [
             ("/asks/nothing", 404),
             ("/asks/nothing/why", 404),
-            ("/asks/pair", 404),
+            ("/asks/pair", 400),  # it exists, but is a group
             ("/replay?ask=nothing", 404),
             ("/nodes?selector=zone+in", 400),
             ("/nodes?filter=zone", 400),

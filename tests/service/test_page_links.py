@@ -35,6 +35,7 @@ work:
   - {id: wide, resources: {CPU: 64}}
 groups:
   - {id: pair, bundles: [{CPU: 1}, {CPU: 1}], strategy: STRICT_SPREAD}
+  - {id: abcdef123456, bundles: [{CPU: 64}]}
 events:
   - {at: 20s, taint: gone, taints: "repair=true:NoExecute"}
   - {at: 30s, leave: gone}
@@ -58,6 +59,8 @@ class Placing:
         return found
 
     def why(self, id: str) -> Any:
+        if id == "web-2":
+            raise Invalid("group pair is placed; its pending work waits for free resources in the group")
         return self._desk.why("wide" if id == TASK else id)
 
     def replay(self, ask: str = "", at: float | None = None) -> Any:
@@ -107,6 +110,15 @@ def test_no_link_on_any_page_is_broken(left: Service) -> None:
             ahead += links_of(answered.body.decode())
     assert len(seen) > 40
     assert {path: status for path, status in seen.items() if status not in (200, 303)} == {}
+
+
+def test_a_group_is_found_by_the_beginning_of_its_id(left: Service) -> None:
+    assert left.ask("GET", "/ui/find?id=abcdef1").headers["location"] == "/ui/groups/abcdef123456"
+
+
+def test_work_that_cannot_be_explained_has_a_page_and_is_not_missing(left: Service) -> None:
+    assert "its pending work waits for free resources" in words_of(look(left, "/ui/work/web-2"))
+    assert left.ask("GET", "/asks/web-2/why").status == 400
 
 
 class TestWorkThatIsNotListed:

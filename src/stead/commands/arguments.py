@@ -90,14 +90,9 @@ class Targets:
 
 def all_nodes(desk: Desk, selector: Selector | None = None) -> list[NodeView]:
     """Every node, or every node that a selector matches, page by page."""
-    from stead.operate.snapshot import PAGE_MAX, Query
+    from stead.operate.snapshot import PAGE_MAX, Query, every
 
-    page = desk.nodes(Query(selector=selector, limit=PAGE_MAX))
-    found = list(page.items)
-    while page.items and len(found) < page.total:
-        page = desk.nodes(Query(selector=selector, offset=len(found), limit=PAGE_MAX))
-        found += page.items
-    return found
+    return every(desk.nodes, Query(selector=selector, limit=PAGE_MAX))
 
 
 def targets_of(

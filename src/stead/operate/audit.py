@@ -21,6 +21,7 @@ from typing import Any
 
 from stead.errors import Invalid
 from stead.journal import writing
+from stead.operate.changes import Absent
 from stead.text import plural, short_id
 
 _TABLE = """
@@ -45,10 +46,6 @@ _FIELDS = ("number", "at", "who", "origin", "via", "request", "action", "node", 
 
 BY_TOKEN = frozenset({"rest", "page"})
 """Interfaces that authenticate their callers by a token."""
-
-
-class Unknown(Invalid):
-    """No entry has this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ class Audit:
         with self._lock:
             row = self._connection.execute("SELECT * FROM audit WHERE number = ?", (number,)).fetchone()
         if row is None:
-            raise Unknown(f"there is no audit entry {number}; `stead audit` lists them")
+            raise Absent(f"there is no audit entry {number}; `stead audit` lists them")
         return _entry(row)
 
     def verify(self) -> int:

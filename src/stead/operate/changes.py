@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stead.engine.facts import Fact, NodeDrained, NodeLabelled, NodeTainted, NodeUntainted
 from stead.engine.timing.taint_times import TaintEnd
@@ -18,8 +18,10 @@ from stead.language.labels import EMPTY, Labels
 from stead.language.nodes import Node
 from stead.language.taints import Effect, Taint
 from stead.language.times import SECONDS_MAX
-from stead.operate.audit import Entry
 from stead.text import short_id
+
+if TYPE_CHECKING:
+    from stead.operate.audit import Entry
 
 RATE_MAX = 1e6
 OWNER_MAX = 256

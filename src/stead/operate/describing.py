@@ -6,19 +6,19 @@ maximum length. The JSON form is a promise to scripts (`docs/json.md`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from stead.engine.explain.events import Event, EventKind
 from stead.engine.explain.explanations import Explanation
-from stead.errors import Invalid, absent, several
+from stead.errors import Invalid
 from stead.language.resources import DEVICES
 from stead.operate.audit import Entry, entry_json
-from stead.operate.changes import Absent, Conflict
 from stead.operate.desk import Desk, Unanswered
-from stead.operate.snapshot import PAGE_MAX, Query
+from stead.operate.identifying import meant, only
+from stead.operate.snapshot import Query, every
 from stead.operate.views import (
     GroupView,
     NodeView,
@@ -29,7 +29,6 @@ from stead.operate.views import (
     node_json,
     work_json,
 )
-from stead.text import ID_BEGINS
 
 WORK_MAX = 100
 EVENTS_MAX = 20
@@ -163,19 +162,12 @@ def describe_group(desk: Desk, name: str) -> Description:
 
 def find_group(desk: Desk, given: str) -> GroupView:
     """The group with this id, name or beginning of an id."""
-    for condition in (f"id={given}", f"name={given}"):
-        if found := desk.groups(Query((condition,), limit=PAGE_MAX)).items:
-            return _only(given, found)
-    everyone = desk.groups(Query(limit=PAGE_MAX)).items
-    if found := tuple(view for view in everyone if len(given) >= ID_BEGINS and view.id.startswith(given)):
-        return _only(given, found)
-    raise Absent(absent("group", given, (name for view in everyone for name in (view.id, view.name) if name)))
-
-
-def _only(name: str, found: Sequence[GroupView]) -> GroupView:
-    if len(found) > 1:
-        raise Conflict(several(name, [view.id for view in found], "groups"))
-    return found[0]
+    if exact := desk.groups(Query((f"id={given}",), limit=1)).items:
+        return exact[0]  # the usual case, without the list of all groups
+    views = {view.id: view for view in every(desk.groups)}
+    found = meant(given, sorted(views), [view.id for view in views.values() if view.name == given])
+    names = [name for view in views.values() for name in (view.id, view.name) if name]
+    return views[only(given, found, "group", names)]
 
 
 # -- parts

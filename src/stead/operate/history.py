@@ -15,9 +15,9 @@ from stead.engine.engine import Engine
 from stead.engine.explain.events import ids_of
 from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import ClockAdvanced
-from stead.errors import Invalid
 from stead.journal import Entry, Journal, decide_again, engine_after
 from stead.language.nodes import NodeId
+from stead.operate.changes import Absent
 from stead.text import Titles
 
 
@@ -64,7 +64,7 @@ def _find(journal: Journal, ask: str, at: float | None) -> tuple[int, float]:
     if found is None:
         who = f" about {ask!r}" if ask else ""
         before = " before that moment" if at is not None else ""
-        raise Invalid(f"the journal has no decision{who}{before}{how_far_back(journal)}")
+        raise Absent(f"the journal has no decision{who}{before}{how_far_back(journal)}")
     return found
 
 

@@ -25,7 +25,7 @@ from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid
 from stead.language.taints import Effect, Taint
 from stead.operate.audit import Author, Entry
-from stead.operate.changes import NodeChange, change_json
+from stead.operate.changes import Absent, Conflict, NodeChange, change_json
 from stead.operate.desk import Carried, Changes, Unanswered, listed
 from stead.operate.history import Replayed
 from stead.operate.known_fields import known, picked
@@ -38,6 +38,7 @@ from stead.operate.what_if import KINDS, Difference, Fate, Stays
 T = TypeVar("T")
 
 TIMEOUT_S = 30.0
+REFUSALS = {404: Absent, 409: Conflict}  # every other refusal is an Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class HttpDesk:
             with self._opener.open(request, timeout=self._timeout_s) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            raise Invalid(self._refusal(error)) from None
+            raise REFUSALS.get(error.code, Invalid)(self._refusal(error)) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLError):

@@ -1,18 +1,40 @@
-"""Finds the node or work that a user names: by an id, the beginning of an id, an address or a name.
+"""Finds the node, work, group or owner that a user names: by an id, an address or a name, or the beginning of an id.
 
-Rule: only this module resolves such a name, and only it reports that no node, or more than one, matches.
+Rule: only this module resolves such a name, and only it reports that nothing, or more than one, matches.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from stead.errors import absent, several
 from stead.language.nodes import Node
 from stead.operate.changes import Absent, Conflict
 from stead.operate.views import NodeView
 from stead.text import ID_BEGINS
+
+COMPARED_MAX = 10_000
+"""Maximum number of names to search for one that is similar to an unknown name."""
+
+
+def meant(given: str, ids: Sequence[str], named: Sequence[str]) -> list[str]:
+    """The ids of what a user means, of a sorted list: the one with this id; else those with this name (`named`); else
+    those whose id starts so."""
+    place = bisect_left(ids, given)
+    if ids[place : place + 1] == [given]:
+        return [given]
+    return list(dict.fromkeys(named)) or begin_so(ids, given)
+
+
+def only(given: str, found: Sequence[str], what: str, known: Iterable[str], where: str = "in this cluster") -> str:
+    """The one id that was found; `known` are the names to suggest if nothing was found."""
+    if not found:
+        raise Absent(absent(what, given, islice(known, COMPARED_MAX), where))
+    if len(found) > 1:
+        raise Conflict(several(given, found, "pieces of work" if what == "work" else f"{what}s"))
+    return found[0]
 
 
 class NodeNames:
@@ -25,26 +47,18 @@ class NodeNames:
             for name, known in ((node.ip, self._by_ip), (node.name, self._by_name)):
                 if name:
                     known.setdefault(name, []).append(node.id)
-        self._ids, self._known = sorted(ids), frozenset(ids)
+        self._ids = sorted(ids)
 
     def meant(self, name: str, by: str = "") -> list[str]:
         """Ids of all nodes that match; `by` (``node_id`` or ``node_ip``) limits the match to that label."""
-        found: list[str] = []
-        if by != "node_ip":
-            found = [name] if name in self._known else begin_so(self._ids, name)
-        if by != "node_id" and not found:
-            named = [] if by else self._by_name.get(name, [])
-            found = list(dict.fromkeys([*self._by_ip.get(name, []), *named]))
-        if not found:
-            raise Absent(absent("node", name, {*self._known, *self._by_name}))
-        return found
+        ips = [] if by == "node_id" else self._by_ip.get(name, [])
+        names = [] if by else self._by_name.get(name, [])
+        found = meant(name, [] if by == "node_ip" else self._ids, [*ips, *names])
+        return found or [only(name, found, "node", (*self._by_name, *self._ids))]
 
     def one(self, name: str, by: str = "") -> str:
         """The id of the one node that matches."""
-        found = self.meant(name, by)
-        if len(found) > 1:
-            raise Conflict(several(name, found, "nodes"))
-        return found[0]
+        return only(name, self.meant(name, by), "node", ())
 
 
 def begin_so(ids: Sequence[str], name: str) -> list[str]:

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from stead.engine.engine import Engine
 from stead.engine.explain.explanations import Explanation
 from stead.engine.timing.taint_times import TaintEnd
-from stead.errors import Invalid, absent, several
+from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.labels import Labels, Selector
 from stead.language.nodes import Node
 from stead.language.resources import UNIT
-from stead.operate.changes import Absent, Conflict
+from stead.operate.changes import Absent
 from stead.operate.filters import Condition, conditions
-from stead.operate.identifying import NodeNames, begin_so
+from stead.operate.identifying import NodeNames, meant, only
 from stead.operate.lint import hints
 from stead.operate.ordering import natural
 from stead.operate.owners import owners_of
@@ -40,7 +40,7 @@ from stead.operate.views import (
 )
 from stead.text import Titles
 
-__all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "KnownOwner", "Query", "Snapshot"]
+__all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "KnownOwner", "Query", "Snapshot", "every"]
 
 T = TypeVar("T")
 
@@ -68,6 +68,16 @@ class Query:
 
 
 ALL = Query(limit=PAGE_MAX)
+
+
+def every(fetch: Callable[[Query], Page[T]], query: Query = ALL) -> list[T]:
+    """All items of a list, page by page."""
+    page = fetch(query)
+    found = list(page.items)
+    while page.items and len(found) < page.total:
+        page = fetch(replace(query, offset=len(found)))
+        found += page.items
+    return found
 
 
 class Snapshot:
@@ -285,17 +295,21 @@ class Snapshot:
         rows = self.rows
         if rows.knows(name):
             return name
-        found = rows.called.get(name) or begin_so(rows.sorted_ids, name)
+        found = meant(name, rows.sorted_ids, rows.called.get(name, ())) or [name]
         found = [id for id in found if id not in rows.placed] or found
-        if not found:
-            return name
-        if len({rows.shape(id) for id in found}) > 1:
-            raise Conflict(several(name, found, "pieces of work"))
-        return found[0]
+        alike = len(found) > 1 and len({rows.shape(id) for id in found}) == 1
+        return found[0] if alike else only(name, found, "work", ())
+
+    def existing(self, name: str) -> str:
+        """The same; an unknown name is refused."""
+        id = self.work_id(name)
+        if not self.rows.knows(id):
+            only(name, (), "work", (*self.rows.called, *self.rows.sorted_ids))
+        return id
 
     def why(self, name: str) -> Explanation:
         """Why it is pending, or why it is where it is. Equal pending work has the same answer."""
-        id = self.work_id(name)
+        id = self.existing(name)
         item = self.engine.item(id)
         if (group := self.of(id).inside) and id not in self.rows.placed:
             return self.why_inside(group)
@@ -323,7 +337,7 @@ class Snapshot:
 
     def one(self, id: str) -> WorkView:
         """One piece of work by its id or name."""
-        id = self.work_id(id)
+        id = self.existing(id)
         if isinstance(self.engine.item(id), Group):
             raise Invalid(f"{id!r} is a group, not a piece of work; name one of its members, or list the groups")
         return self.rows.view(id)
@@ -371,16 +385,11 @@ class Snapshot:
         return _page(found, query, lambda view: view)
 
     def owner(self, given: str) -> OwnerView:
-        """One owner, by id or name."""
-        found = [view for view in self._owners if view.id == given] or [
-            view for view in self._owners if view.name == given
-        ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise Conflict(several(given, [view.id for view in found], "owners"))
+        """One owner, by its id, its name or the beginning of its id."""
+        views = {view.id: view for view in self._owners}
+        found = meant(given, sorted(views), [view.id for view in self._owners if view.name == given])
         names = [name for view in self._owners for name in (view.id, view.name) if name]
-        raise Absent(absent("owner", given, names, "with work in this cluster"))
+        return views[only(given, found, "owner", names, "with work in this cluster")]
 
     # -- summary
 

@@ -27,7 +27,7 @@ from stead.operate.snapshot import Snapshot
 
 def suggested(id: str, snapshot: Snapshot) -> list[Fact]:
     """The facts of the smallest change for a pending ask, or for the members of a group."""
-    engine = snapshot.engine
+    engine, id = snapshot.engine, snapshot.existing(id)
     item, found = engine.item(id), engine.explain(id)
     explained = {found.id: found, **{member.id: member for member in found.members}}
     changes = {ask: each.change for ask, each in explained.items() if each.change is not None}

@@ -6,7 +6,7 @@ Routes are plain functions, so that they run in threads and a slow cluster does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Header, Path, Query, Request
@@ -22,7 +22,7 @@ from stead.language.labels import Labels, check_key
 from stead.language.selectors import parse_selector
 from stead.language.taints import Taint
 from stead.language.times import parse_duration
-from stead.operate.audit import Author, Unknown, entry_json
+from stead.operate.audit import Author, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
 from stead.operate.desk import Changes, Desk, Unanswered, carried_json, listed
 from stead.operate.lint import finding_json
@@ -96,10 +96,6 @@ CHANGED = CARRIED | schemas.Tried
 STREAM = {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
-class Missing(Invalid):
-    """The requested object does not exist."""
-
-
 class Answer(JSONResponse):
     """JSON as `writing` writes it."""
 
@@ -142,7 +138,7 @@ def _add_nodes(api: APIRouter, desk: Desk) -> None:
 
     @api.get("/nodes/{node_id}", tags=["nodes"], summary="Get a node", response_model=schemas.Node)
     def node(node_id: NodeId) -> Answer:
-        return Answer(node_json(_found(desk.node, node_id)))
+        return Answer(node_json(desk.node(node_id)))
 
     @api.get(
         "/labels",
@@ -260,11 +256,11 @@ def _add_work(api: APIRouter, desk: Desk) -> None:
         response_model=schemas.Explanation,
     )
     def why(id: WorkId) -> Answer:
-        return Answer(explanation_json(_found(desk.why, id)))
+        return Answer(explanation_json(desk.why(id)))
 
     @api.get("/asks/{id:path}", tags=["work"], summary="Get one piece of work", response_model=schemas.Work)
     def ask(id: WorkId) -> Answer:
-        return Answer(work_json(_found(desk.one, id)))
+        return Answer(work_json(desk.one(id)))
 
     @api.get("/groups", tags=["work"], summary="List the groups", response_model=schemas.Groups)
     def groups(filter: Filter = None, offset: Offset = 0, limit: Limit = PAGE) -> Answer:
@@ -278,7 +274,7 @@ def _add_work(api: APIRouter, desk: Desk) -> None:
 
     @api.get("/owners/{id:path}", tags=["work"], summary="Get an owner", response_model=schemas.Owner)
     def owner(id: OwnerId) -> Answer:
-        return Answer(owner_json(_found(desk.owner, id)))
+        return Answer(owner_json(desk.owner(id)))
 
 
 def _add_questions(api: APIRouter, desk: Desk) -> None:
@@ -363,7 +359,7 @@ def _add_history(api: APIRouter, desk: Desk) -> None:
         ask: Annotated[str, Query(max_length=512)] = "",
         at: Annotated[float | None, Query(ge=0, le=1e12, allow_inf_nan=False)] = None,
     ) -> Answer:
-        found = _found(lambda id: desk.replay(id, at), ask)
+        found = desk.replay(ask, at)
         return Answer(
             {
                 "step": found.step,
@@ -446,17 +442,8 @@ def _part(selector: str, filters: Sequence[str] | None, offset: int, limit: int)
     return Part(tuple(filters or ()), parse_selector(selector) if selector.strip() else None, offset, limit)
 
 
-def _found(ask: Callable[[str], Any], id: str) -> Any:
-    try:
-        return ask(id)
-    except (Absent, Conflict, Unanswered, Unready):
-        raise
-    except Invalid as error:
-        raise Missing(str(error)) from None
-
-
 def _id(desk: Desk, name: str) -> str:
-    return str(_found(desk.node, name).id)
+    return desk.node(name).id
 
 
 def _duration(value: float | str | None) -> float | None:
@@ -477,9 +464,7 @@ def _carried(carried: Any) -> Answer:
 
 
 REFUSALS: dict[type[Invalid], int] = {
-    Missing: 404,
     Absent: 404,
-    Unknown: 404,
     Conflict: 409,
     Unanswered: 503,
     Unready: 503,

@@ -17,9 +17,10 @@ from stead.engine.decisions import GroupPlaced, Placed, Refusal, Waiting
 from stead.engine.explain import wording
 from stead.engine.explain.events import event_of, listed
 from stead.engine.explain.explanations import Explanation
-from stead.errors import Invalid, did_you_mean
+from stead.errors import absent
 from stead.language.asks import Ask, Group
 from stead.language.resources import UNIT, quantity_text
+from stead.operate.changes import Absent
 from stead.operate.snapshot import Snapshot
 from stead.sim.cluster import Happening, Outcome
 from stead.text import aligned, plural
@@ -205,7 +206,7 @@ def why_text(outcome: Outcome, id: str) -> str:
             return f"{id} {event.text if event else 'refused'}."
     known = {*outcome.submitted, *_members(outcome.submitted.values())}
     if id not in known:
-        raise Invalid(f"nothing named {id!r} was submitted{did_you_mean(id, known)}")
+        raise Absent(absent("work", id, known, "in this scenario"))
     return f"{id}:{_indented(str(Snapshot(outcome.engine, outcome.moment).explain(id)))}"
 
 

@@ -19,11 +19,11 @@ from stead.errors import Invalid
 from stead.language.labels import Labels
 from stead.language.nodes import Node
 from stead.operate.audit import Entry
-from stead.operate.changes import inverse
+from stead.operate.changes import Absent, inverse
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import NodeView, explanation_json
-from stead.service.pages.frame import Frame, Gone
+from stead.service.pages.frame import Frame
 from stead.service.pages.wording import link
 from stead.text import short_id
 
@@ -58,7 +58,7 @@ def about(frame: Frame, events: Sequence[Event], nodes: Iterable[str] | None) ->
 def add_about(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/about/{id:path}")
     def anything(request: Request, id: str) -> HTMLResponse:
-        return past_of(request, frame, id, Gone(f"There is nothing called {short_id(id)!r}."))
+        return past_of(request, frame, id, Absent(f"There is nothing called {short_id(id)!r}."))
 
 
 def is_known(frame: Frame, id: str) -> bool:
@@ -72,7 +72,7 @@ def _events_of(frame: Frame, id: str) -> list[Event]:
     return [each for each in frame.latest_events(EVENTS_LOOKED_AT) if each.is_about(id)]
 
 
-def past_of(request: Request, frame: Frame, id: str, refusal: Gone) -> HTMLResponse:
+def past_of(request: Request, frame: Frame, id: str, refusal: Absent) -> HTMLResponse:
     """The page of an object that is not listed; refuses an unknown id."""
     known = about(frame, _events_of(frame, id), [id])
     why = _why(frame.desk, id)

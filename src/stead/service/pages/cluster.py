@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,11 +21,13 @@ from stead.errors import Invalid
 from stead.language.labels import IDENTITY_KEYS, Selector
 from stead.language.resources import in_order, quantity_text
 from stead.language.selectors import parse_selector
-from stead.operate.desk import Desk
+from stead.operate.changes import Absent, Conflict
+from stead.operate.describing import find_group
+from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import NodeView, Page, Summary
 from stead.service.pages.about import is_known
-from stead.service.pages.frame import Frame, Gone, found, go_to, is_part
+from stead.service.pages.frame import Frame, go_to, is_part
 from stead.service.pages.many_nodes import EFFECT_CHOICES, VERBS
 from stead.service.pages.sorting import Column, heads, known, ordered_by
 from stead.service.pages.wording import link, names, share, step, tone
@@ -120,20 +122,18 @@ def add_cluster(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/find")
     def find(id: str) -> Response:
         """The node, work or group with this id, address or name."""
-        name = id.strip()
-        try:
-            return go_to(link("nodes", found(desk.node, name).id))
-        except Gone as error:
-            no_node = str(error)
-        with suppress(Gone):
-            found(desk.one, name)
-            return go_to(link("work", name))
-        for field in ("id", "name"):
-            for group in desk.groups(Query(filters=(f"{field}={name}",), limit=1)).items:
-                return go_to(link("groups", group.id))
+        name, refusals = id.strip(), list[Invalid]()
+        for room, ask in (("nodes", desk.node), ("work", desk.one), ("groups", partial(find_group, desk))):
+            try:
+                return go_to(link(room, ask(name).id))
+            except Unanswered:
+                raise
+            except Invalid as error:
+                refusals.append(error)
         if is_known(frame, name):
             return go_to(link("about", name))
-        raise Gone(f"There is nothing called {name!r}: {no_node}.")
+        nothing = Absent(f"There is nothing called {name!r}: {refusals[0]}.")
+        raise next((each for each in refusals if isinstance(each, Conflict)), nothing)
 
 
 def seen_by(desk: Desk, wish: Wish) -> dict[str, Any]:

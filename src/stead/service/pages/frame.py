@@ -28,10 +28,11 @@ from stead.errors import Invalid, sentence
 from stead.language.resources import amounts_text, in_order, quantity_text
 from stead.language.times import duration_text
 from stead.operate.audit import Entry
-from stead.operate.desk import NODES_MAX, Desk, Unanswered
+from stead.operate.changes import Absent
+from stead.operate.desk import NODES_MAX, Desk
 from stead.operate.snapshot import Query
 from stead.operate.views import Page, Summary, WorkView
-from stead.service.api import REFUSALS, Missing
+from stead.service.api import REFUSALS
 from stead.service.keys import Key
 from stead.service.pages import wording
 from stead.text import plural, printable, short_id, with_names
@@ -72,10 +73,6 @@ HEADINGS = {
 }
 
 log = logging.getLogger(__name__)
-
-
-class Gone(Missing):
-    """The subject of the page does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +235,6 @@ def _refused(error: Exception) -> tuple[int, str]:
     return 500, "Something went wrong in this service; its log has the details."
 
 
-def found(ask: Callable[[str], Any], id: str) -> Any:
-    """What the desk finds, or an error page if it is gone."""
-    try:
-        return ask(id)
-    except Unanswered:
-        raise
-    except Invalid as error:
-        raise Gone(str(error)) from None
-
-
 def is_part(request: Request, target: str) -> bool:
     """Whether htmx requests only this part of the page."""
     wanted = request.headers.get("hx-target", "")
@@ -278,7 +265,7 @@ def go_to(address: str) -> RedirectResponse:
 def asset(name: str, versioned: bool) -> Response:
     """A script or a style. Its URL changes with its content, so that a browser may cache it."""
     if name not in {path.name for path in ASSETS.iterdir()}:
-        raise Gone(f"There is no file /static/{name}.")
+        raise Absent(f"There is no file /static/{name}.")
     kept = "public, max-age=31536000, immutable" if versioned else "no-cache"
     return FileResponse(ASSETS / name, headers={"cache-control": kept})
 

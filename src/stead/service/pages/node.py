@@ -20,7 +20,7 @@ from stead.language.resources import in_order
 from stead.language.taints import Effect, Taint
 from stead.language.times import parse_duration
 from stead.operate.audit import Entry
-from stead.operate.changes import NodeChange, Removal
+from stead.operate.changes import Absent, NodeChange, Removal
 from stead.operate.describing import Description, Share, describe_node
 from stead.operate.desk import Desk
 from stead.operate.views import NodeView
@@ -28,7 +28,7 @@ from stead.operate.what_if import Difference
 from stead.service.api import author_of
 from stead.service.disconnects import WHILE_WANTED
 from stead.service.pages.about import about, address_of_change, changed_nodes, past_of, what_stands
-from stead.service.pages.frame import Frame, Gone, first, found, go_to, may_compute, read_form
+from stead.service.pages.frame import Frame, first, go_to, may_compute, read_form
 from stead.service.pages.what_if import titles_in
 from stead.service.pages.wording import link
 
@@ -47,8 +47,8 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
 
     def show(request: Request, id: str, given: Mapping[str, str], asks: bool, done: int = 0) -> HTMLResponse:
         try:
-            description: Description = found(lambda name: describe_node(desk, name), id)
-        except Gone as error:
+            description = describe_node(desk, id)
+        except Absent as error:
             return past_of(request, frame, id, error)
         view = description.nodes[0]
         change, difference, problem = tried(desk, view, given) if asks else (None, None, "")
@@ -91,7 +91,7 @@ def add_node(pages: APIRouter, frame: Frame) -> None:
 
     @pages.post("/ui/do/nodes/{id:path}")
     def apply(request: Request, id: str, fields: Annotated[list[tuple[str, str]], Depends(read_form)]) -> Response:
-        view: NodeView = found(desk.node, id)
+        view = desk.node(id)
         carried = desk.change(change_of(view.id, first(fields)), author_of(request, "page"))
         return go_to(link("nodes", view.id, done=carried.entry.number))
 

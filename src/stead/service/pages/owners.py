@@ -9,9 +9,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from stead.operate.snapshot import Query
-from stead.operate.views import OwnerView
 from stead.service.pages.about import titles_of
-from stead.service.pages.frame import Frame, found
+from stead.service.pages.frame import Frame
 from stead.service.pages.work import ROWS
 
 
@@ -25,7 +24,7 @@ def add_owners(pages: APIRouter, frame: Frame) -> None:
 
     @pages.get("/ui/owners/{id:path}")
     def owner(request: Request, id: str) -> HTMLResponse:
-        view: OwnerView = found(desk.owner, id)
+        view = desk.owner(id)
         mine = Query(filters=(f"owner={view.id}",), limit=ROWS)
         work, groups = desk.work(mine), desk.groups(mine)
         return frame.page(

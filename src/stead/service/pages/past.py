@@ -17,11 +17,12 @@ from stead.engine.decisions import Decision
 from stead.engine.explain.events import event_of, ids_of
 from stead.errors import Invalid
 from stead.language.times import parse_moment
+from stead.operate.changes import Absent
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.history import Replayed
 from stead.operate.views import explanation_json
 from stead.service.pages.about import changed_nodes, what_stands
-from stead.service.pages.frame import Frame, Gone, first, may_compute, read_form
+from stead.service.pages.frame import Frame, first, may_compute, read_form
 from stead.service.pages.wording import listed
 
 EVENTS = 200
@@ -93,7 +94,7 @@ def add_past(pages: APIRouter, frame: Frame) -> None:
 
     @pages.get("/ui/{rest:path}")
     def nothing(rest: str) -> HTMLResponse:
-        raise Gone(f"There is no page /ui/{rest}; see the menu above.")
+        raise Absent(f"There is no page /ui/{rest}; see the menu above.")
 
 
 def replayed_by(desk: Desk, ask: str, moment: float | None) -> tuple[Replayed | None, str]:

@@ -15,13 +15,14 @@ from starlette.requests import Request
 
 from stead.errors import Invalid
 from stead.language.labels import Selector
-from stead.operate.describing import Description, describe_group, describe_work
-from stead.operate.desk import Desk
+from stead.operate.changes import Absent
+from stead.operate.describing import describe_group, describe_work
+from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import GroupView, NodeView, Page, WorkView, explanation_json
 from stead.service.pages.about import about, past_of, titles_of
 from stead.service.pages.cluster import TEXT_MAX, understood
-from stead.service.pages.frame import Frame, Gone, found
+from stead.service.pages.frame import Frame
 from stead.service.pages.sorting import Column, amount_key, heads, known, ordered_by
 from stead.service.pages.wording import link, share
 
@@ -98,9 +99,9 @@ def add_work(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/work/{id:path}")
     def one(request: Request, id: str) -> HTMLResponse:
         try:
-            description: Description = found(lambda name: describe_work(desk, name), id)
-            why = explanation_json(found(desk.why, description.id))
-        except Gone as error:
+            description = describe_work(desk, id)
+            why = explained(desk, description.id)
+        except Absent as error:
             return past_of(request, frame, id, error)
         view = description.subject
         assert isinstance(view, WorkView)
@@ -117,6 +118,16 @@ def add_work(pages: APIRouter, frame: Frame) -> None:
             about=about(frame, description.events, [view.node] if view.node else None),
             titles=titles_of(desk, ids),
         )
+
+
+def explained(desk: Desk, id: str) -> Mapping[str, Any]:
+    """The explanation, or a sentence for work that the engine does not place, such as work inside a placed group."""
+    try:
+        return explanation_json(desk.why(id))
+    except (Absent, Unanswered):
+        raise
+    except Invalid as error:
+        return {"text": str(error), "chosen": None, "change": None, "members": (), "runners_up": ()}
 
 
 def work_columns(desk: Desk, wish: Wish) -> list[Column[WorkView]]:
@@ -200,9 +211,9 @@ def add_groups(pages: APIRouter, frame: Frame) -> None:
     @pages.get("/ui/groups/{id:path}")
     def group(request: Request, id: str) -> HTMLResponse:
         try:
-            description: Description = found(lambda name: describe_group(desk, name), id)
-        except Gone:
-            there_is_none = Gone(f"There is no group {id!r} in this cluster; it may have ended.")
+            description = describe_group(desk, id)
+        except Absent:
+            there_is_none = Absent(f"There is no group {id!r} in this cluster; it may have ended.")
             return past_of(request, frame, id, there_is_none)
         view = description.subject
         assert isinstance(view, GroupView)
