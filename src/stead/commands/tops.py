@@ -89,7 +89,9 @@ def node_use_json(view: NodeView) -> dict[str, Any]:
 
 def most(uses: Sequence[Use]) -> float:
     """The percentage of the resource that is used the most. Object store memory does not count."""
-    return max((each.percent for each in uses if each.resource != "object_store_memory"), default=0.0)
+    from stead.operate.views import holds_results
+
+    return max((each.percent for each in uses if not holds_results(each.resource)), default=0.0)
 
 
 def node_use_listing(

@@ -143,6 +143,8 @@ def status(watch: bool, form: str, where: Where) -> int:
 
 
 def _status(desk: Desk) -> str:
+    from stead.operate.views import holds_results
+
     found = desk.summary()
     marks = [f"{found.tainted} tainted"] * bool(found.tainted) + [f"{found.draining} draining"] * bool(found.draining)
     lines = [
@@ -151,7 +153,7 @@ def _status(desk: Desk) -> str:
         f"work     {found.running} running, {found.waiting} waiting",
         f"groups   {found.groups - found.groups_waiting} placed, {found.groups_waiting} waiting",
     ]
-    free = {name: found.available.get(name, 0.0) for name in found.total if "object_store" not in name}
+    free = {name: found.available.get(name, 0.0) for name in found.total if not holds_results(name)}
     lines.append(f"free     {amounts_text(free)}")
     return "\n".join([*lines, *_waiting(desk, found)])
 

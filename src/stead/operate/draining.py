@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from stead.operate.desk import Desk
-from stead.operate.views import NodeView
+from stead.operate.views import NodeView, holds_results
 
 LOOK_S = 0.5
 EMPTY_S = 3.0
@@ -31,6 +31,6 @@ def left_on(desk: Desk, node: str, timeout_s: float | None) -> int:
 
 
 def _left(view: NodeView) -> int:
-    work = {name: amount for name, amount in view.total.items() if name != "object_store_memory"}
+    work = {name: amount for name, amount in view.total.items() if not holds_results(name)}
     is_in_use = any(view.available.get(name, 0.0) < amount for name, amount in work.items())
     return max(view.runs, int(is_in_use))

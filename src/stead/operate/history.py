@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from stead.engine.decisions import Decision, Refused
 from stead.engine.engine import Engine
@@ -17,6 +16,7 @@ from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import ClockAdvanced
 from stead.journal import Entry, Journal, decide_again, engine_after
 from stead.language.nodes import NodeId
+from stead.language.times import moment_text
 from stead.operate.changes import Absent
 from stead.text import Titles
 
@@ -72,8 +72,8 @@ def how_far_back(journal: Journal) -> str:
     """``; it goes back to step 4001 (2026-01-31 12:00:00 UTC)``, or "" if the journal has every step."""
     if not journal.kept_after:
         return ""
-    taken = datetime.fromtimestamp(journal.checkpoint_at(journal.kept_after) or 0.0, UTC)
-    return f"; it goes back to step {journal.kept_after + 1} ({taken:%Y-%m-%d %H:%M:%S} UTC), older steps were deleted"
+    taken = moment_text(journal.checkpoint_at(journal.kept_after) or 0.0)
+    return f"; it goes back to step {journal.kept_after + 1} ({taken} UTC), older steps were deleted"
 
 
 def _decided(journal: Journal, engine: Engine, entry: Entry, ask: str, moment: float) -> Replayed:

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from stead.controller import NO_REASON
 from stead.language.asks import Ask
+from stead.operate.ordering import entry_name
 from stead.operate.snapshot import Snapshot
 from stead.operate.views import resources_of
 
@@ -62,7 +63,7 @@ class Pending:
             count = sum(member.id not in rows.placed for member in group.alternatives[0])
         else:
             owner = rows.owner(id)
-        name = known.name or _stem(id)
+        name = known.name or entry_name(id)
         text = f"{name}\0{owner}\0{self._asked(id)}"
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
         return Kind(digest, id, name, rows.owner_name(owner) or owner, count, known.since)
@@ -106,9 +107,3 @@ class Pending:
 def _together(some: Kind, more: Kind) -> Kind:
     known = [since for since in (some.since, more.since) if since is not None]
     return replace(some, count=some.count + more.count, since=min(known, default=None))
-
-
-def _stem(id: str) -> str:
-    """The common part of numbered copies: ``web`` for ``web-12``."""
-    head, dash, tail = id.rpartition("-")
-    return head if dash and head and tail.isdecimal() else id

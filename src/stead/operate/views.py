@@ -26,6 +26,11 @@ from stead.text import short_id
 T = TypeVar("T")
 
 
+def holds_results(resource: str) -> bool:
+    """Whether it is object store memory: results fill it, so its use does not show how much work a node has."""
+    return resource == "object_store_memory"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node: every label with its source, taints with owner and end, what is free.

@@ -16,11 +16,12 @@ from starlette.requests import Request
 
 from stead.errors import Invalid
 from stead.operate.desk import Desk
+from stead.operate.ordering import entry_name
 from stead.operate.what_if import Difference
 from stead.service.disconnects import WHILE_WANTED
 from stead.service.pages.frame import Frame, first, may_compute, read_form
 from stead.service.pages.what_if import EXAMPLE, TEXT_MAX, read_written, titles_in
-from stead.service.pages.wording import entry_name, total
+from stead.service.pages.wording import total
 
 SIDES = ("first", "second")
 ROWS_MAX = 100

@@ -13,7 +13,8 @@ from stead.engine.explain.events import Event
 from stead.language.resources import in_order
 from stead.language.taints import Effect, Taint
 from stead.language.times import duration_text, moment_text
-from stead.operate.views import NodeView, Summary
+from stead.operate.ordering import entry_name
+from stead.operate.views import NodeView, Summary, holds_results
 from stead.operate.what_if import Difference, Fate
 from stead.text import first_few, plural, short_id
 
@@ -23,7 +24,7 @@ ALARMS = ("evicted", "refused")
 
 def foremost(names: Iterable[str]) -> list[str]:
     """The most common resources."""
-    return [name for name in in_order(names) if name != "object_store_memory"][:4]
+    return [name for name in in_order(names) if not holds_results(name)][:4]
 
 
 def share(total: float, available: float) -> int:
@@ -97,12 +98,6 @@ def event_tone(event: Event) -> str:
     if event.kind == "tainted":
         return "alarm" if Effect.NO_EXECUTE in event.text or _REPAIR.search(event.text) else "reserved"
     return f"k-{event.kind}"
-
-
-def entry_name(id: str) -> str:
-    """The common part of numbered copies: ``web`` for ``web-12``."""
-    head, dash, tail = id.rpartition("-")
-    return head if dash and head and tail.isdecimal() else id
 
 
 def names(ids: Iterable[str], most: int = 4) -> str:
