@@ -82,9 +82,12 @@ class Started:
 
 
 @ray.remote(num_cpus=1)  # type: ignore[untyped-decorator]
-def where(seconds: float = 0.0, only_on: str = "") -> str:
-    """The node it ran on; with `only_on`, it sleeps only on that node."""
+def where(seconds: float = 0.0, only_on: str = "", mark: str = "") -> str:
+    """The node it ran on; with `only_on`, it sleeps only on that node. It adds its node to the file `mark`."""
     here = str(ray.get_runtime_context().get_node_id())
+    if mark:
+        with open(mark, "a") as file:
+            file.write(f"{here}\n")
     if only_on in ("", here):
         threading.Event().wait(seconds)
     return here
@@ -365,15 +368,17 @@ def test_no_execute_ends_an_actor_which_restarts_elsewhere_and_the_event_names_t
     assert home_of(steady) == ids[1]
 
 
-def test_no_execute_ends_a_task_which_runs_again_elsewhere(ids: list[str]) -> None:
+def test_no_execute_ends_a_task_which_runs_again_elsewhere(ids: list[str], tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
     with only_open(ids[1], ids[:2]):
-        ref = where.options(max_retries=1).remote(120, only_on=ids[1])
-        wait_for(lambda: node(ids[1]).available.get("CPU") == 1, what="the start")
+        ref = where.options(max_retries=1).remote(120, only_on=ids[1], mark=str(mark))
+        wait_for(mark.exists, what="the start")
     since = last_event()
     stead.taint(ids[1], {"repair": "disk"}, effect="no-execute")
     assert ray.get(ref, timeout=60) == ids[0]
     told = [(event.subject, "repair=disk:no-execute" in event.text) for event in events_of("evicted", since)]
     assert told == [(ref.task_id().hex(), True)]
+    assert mark.read_text().split() == [ids[1], ids[0]]
 
 
 @pytest.mark.long

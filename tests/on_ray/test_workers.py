@@ -3,11 +3,15 @@ task uses."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("ray")
 
-from stead.ray.submit.redirects import current_name
+from stead.ray.submit import redirects
+from stead.ray.submit.redirects import Redirect, current_name
 from stead.ray.submit.workers import Stays
 from stead.ray.wire.node_page import Page
 
@@ -50,3 +54,27 @@ def test_each_name_has_its_own_period_and_a_period_of_0_ends_at_once() -> None:
 )
 def test_a_redirected_task_uses_the_current_name(held: str, today: str) -> None:
     assert current_name(Page(generations={"plain": 2}, slots={"abc": 3}), held) == today
+
+
+class TestARedirectedTask:
+    """`waits_elsewhere` keeps the worker from asking for a second eviction of the same task."""
+
+    @pytest.fixture
+    def redirect(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        core = SimpleNamespace(get_current_task_id=lambda: b"task", get_current_task_name=lambda: "train")
+        link: Any = SimpleNamespace(core=core, waits_elsewhere=False, arguments=SimpleNamespace(take=lambda: None))
+        found = Redirect(link, SimpleNamespace(descriptor=None, is_generator=False), {}, frozenset())
+        monkeypatch.setattr(found, "_submitted", lambda *_: "ref")
+        monkeypatch.setattr("ray.get", lambda ref: f"result of {ref}")
+        return found
+
+    def test_is_not_evicted_again_before_the_worker_takes_its_next_task(self, redirect: Any) -> None:
+        assert redirect._link.waits_elsewhere
+        assert redirect.function() == "result of ref"
+        assert redirect._link.waits_elsewhere
+
+    def test_can_be_evicted_again_once_it_is_back(self, redirect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(redirects, "called_here", lambda *_: lambda: "result of this node")
+        redirect._is_back = True
+        assert redirect.function() == "result of this node"
+        assert not redirect._link.waits_elsewhere

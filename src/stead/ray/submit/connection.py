@@ -92,7 +92,7 @@ class Connection:
         self._asked_page: AskedPage | None = None
         self._page_call: Any = None
         self.running: Any = None  # in a worker: the id of its task
-        self.waits_elsewhere = False  # in a worker: its task runs on another node, and this one waits for the result
+        self.waits_elsewhere = False  # in a worker: its task is redirected to another node, until the next task starts
         self.evictable: Any = None  # in a worker: its task, if that may be interrupted
         self.arguments: Any = None  # in a worker: the arguments of its task
         self._controller: Any = None

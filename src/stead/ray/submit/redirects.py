@@ -76,6 +76,7 @@ class Redirect:
     ) -> None:
         self._link, self._executed, self._names = link, executed, names
         self._skip = skip
+        link.waits_elsewhere = True
         amounts = {name: sum(part for _, part in parts) for name, parts in held.items()}
         self._amounts = {name: ENTRY if read_name(name) else amount for name, amount in amounts.items()}
         task_id = link.core.get_current_task_id()
@@ -115,6 +116,7 @@ class Redirect:
 
     def _here(self) -> Callable[..., Any]:
         """The function itself, because this node accepts the task again."""
+        self._link.waits_elsewhere = False
         if self._call.timed:
             self._link.report_started(self._task_id)
         return called_here(self._link, self._executed, ONCE in self._amounts)
@@ -164,9 +166,8 @@ class Redirect:
 
     @contextmanager
     def _waiting(self, what: Any) -> Iterator[None]:
-        """Wait for `what` without being evicted, and raise its failures as this task's own."""
+        """Wait for `what`, and raise its failures as this task's own."""
         ended = threading.Event()
-        self._link.waits_elsewhere = True
         threading.Thread(target=self._look_out, args=(what, ended), name="stead-redirect", daemon=True).start()
         try:
             yield
@@ -187,7 +188,6 @@ class Redirect:
             raise
         finally:
             ended.set()
-            self._link.waits_elsewhere = False
             if not self._is_back:
                 with suppress(Exception):
                     _internal_kv_del(self._call.claim, namespace=CLAIMS)

@@ -93,6 +93,7 @@ class _Executed:
             core = self._worker.core_worker
             link = connection(core)
             link.running = core.get_current_task_id()  # other threads of this worker cannot read it from Ray
+            link.waits_elsewhere = False
             held = core.resource_ids()
             link.arguments = self._arguments
             self._arguments.expect()
