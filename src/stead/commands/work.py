@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ from stead.commands.output import (
     watching,
     written,
 )
+from stead.errors import Invalid
 from stead.language.resources import amounts_text
 from stead.language.times import duration_text
 from stead.text import first_few, printable, short_id
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
     from stead.commands.naming import Names
     from stead.engine.explain.events import Event
     from stead.operate.desk import Desk
-    from stead.operate.views import Summary, WorkView
+    from stead.operate.pending import Alike
+    from stead.operate.views import Summary
 
 FOLLOW_S = 0.5
 LONGEST_SHOWN = 5
@@ -161,42 +164,44 @@ def _status(desk: Desk) -> str:
 def _waiting(desk: Desk, summary: Summary) -> list[str]:
     """Why work is pending: the kinds that have been pending the longest, and the number of others."""
     from stead.commands.naming import Names
-    from stead.operate.snapshot import PAGE_MAX, Query
+    from stead.operate.changes import Absent
+    from stead.operate.pending import pending_alike
 
-    page = desk.work(Query(("state=waiting",), None, 0, PAGE_MAX))
-    kinds: dict[str, list[WorkView]] = {}
-    for view in page.items:  # members of a group are pending together, and equal requests for the same reason
-        kind = view.group or repr((view.resources, view.rules, view.labels, view.namespace, view.kind))
-        kinds.setdefault(kind, []).append(view)
-    ordered = sorted(kinds.values(), key=lambda alike: min(_since(view, summary.at) for view in alike))
-    reasons: dict[str, dict[str, WorkView]] = {}
-    for alike in ordered[:LONGEST_SHOWN]:
-        why = str(desk.why(alike[0].group or alike[0].id)).replace("\n", " ")
-        same = reasons.setdefault(why, {})
-        for view in alike:
-            same.setdefault(view.group or view.id, view)
+    page, kinds = pending_alike(desk)
+    kinds.sort(key=lambda alike: summary.at if alike.oldest is None else alike.oldest)
+    reasons: dict[str, list[Alike]] = {}
+    for alike in kinds[:LONGEST_SHOWN]:
+        with suppress(Absent):  # it has just started or ended
+            reasons.setdefault(_why(desk, alike.id), []).append(alike)
     names = Names(desk)
     lines = ["", "Waiting:"] if reasons else []
-    lines += [f"  {_ages(same, summary.at, names)}: {names.text(text)}" for text, same in reasons.items()]
-    rest = ordered[LONGEST_SHOWN:]
-    count = sum(view.count for alike in rest for view in alike) + page.total - len(page.items)
+    lines += [f"  {_ages(same, summary.at)}: {names.text(text)}" for text, same in reasons.items()]
+    rest = kinds[LONGEST_SHOWN:]
+    count = sum(alike.pieces for alike in rest) + page.total - len(page.items)
     if count:
         more = f"and {count:,} more, of {len(rest):,} other kinds"
         lines.append(f"  {more}; list them with: stead work --filter state=waiting")
     return lines
 
 
-def _since(view: WorkView, now: float) -> float:
-    return now if view.since is None else view.since
+def _why(desk: Desk, id: str) -> str:
+    """On one line. Work inside a placed group has no explanation of its own, but a sentence."""
+    from stead.operate.changes import Absent
+    from stead.operate.desk import Unanswered
+
+    try:
+        return str(desk.why(id)).replace("\n", " ")
+    except (Absent, Unanswered):
+        raise
+    except Invalid as error:
+        return str(error)
 
 
-def _ages(alike: Mapping[str, WorkView], now: float, names: Names) -> str:
+def _ages(same: Sequence[Alike], now: float) -> str:
     """``train-1, train-2 (8), for 5m``: the names, the total number, and the longest time."""
-    many = sum(view.count for view in alike.values())
-    called = dict.fromkeys(
-        (names.work.get(id) if view.group else view.name) or short_id(id) for id, view in alike.items()
-    )
-    since = min(_since(view, now) for view in alike.values())
+    many = sum(alike.count for alike in same)
+    called = dict.fromkeys(short_id(name) for alike in same for name in alike.names)
+    since = min((alike.oldest for alike in same if alike.oldest is not None), default=now)
     age = f", for {duration_text(now - since)}" if since < now else ""
     return f"{first_few(map(printable, called))}{f' ({many})' if many > len(called) else ''}{age}"
 

@@ -20,7 +20,6 @@ from stead.language.asks import Ask, Group
 from stead.language.labels import Labels, Selector
 from stead.language.nodes import Node
 from stead.language.resources import UNIT
-from stead.operate.changes import Absent
 from stead.operate.filters import Condition, conditions
 from stead.operate.identifying import NodeNames, meant, only
 from stead.operate.lint import hints
@@ -330,7 +329,7 @@ class Snapshot:
     def why_inside(self, group: str) -> Explanation:
         """Why work that runs inside a group is pending: it waits for the group."""
         if group not in self.rows.groups:
-            raise Absent(f"there is no group {group!r}, so work that must run in it cannot start")
+            raise Invalid(f"there is no group {group!r}, so work that must run in it cannot start")
         if group not in self.rows.waiting_groups:
             raise Invalid(f"group {group} is placed; its pending work waits for free resources in the group")
         return self.explain(group)

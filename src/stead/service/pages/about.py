@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
@@ -89,6 +90,16 @@ def _why(desk: Desk, id: str) -> str | None:
         raise
     except Invalid:
         return None
+
+
+def explained(desk: Desk, id: str) -> Mapping[str, Any]:
+    """The explanation, or a sentence for work that the engine does not place, such as work inside a placed group."""
+    try:
+        return explanation_json(desk.why(id))
+    except (Absent, Unanswered):
+        raise
+    except Invalid as error:
+        return {"text": str(error), "fits": False, "chosen": None, "change": None, "members": (), "runners_up": ()}
 
 
 # -- what can be undone

@@ -31,7 +31,7 @@ from stead.operate.audit import Entry
 from stead.operate.changes import Absent
 from stead.operate.desk import NODES_MAX, Desk
 from stead.operate.snapshot import Query
-from stead.operate.views import Page, Summary, WorkView
+from stead.operate.views import Summary
 from stead.service.api import REFUSALS
 from stead.service.keys import Key
 from stead.service.pages import wording
@@ -183,9 +183,6 @@ class Frame:
         return HTMLResponse(found, status)
 
     # -- questions of several pages
-
-    def waiting(self, most: int) -> Page[WorkView]:
-        return self.desk.work(Query(filters=("state=waiting",), limit=most))
 
     def latest_events(self, most: int) -> list[Event]:
         """Oldest first."""

@@ -17,10 +17,10 @@ from stead.errors import Invalid
 from stead.language.labels import Selector
 from stead.operate.changes import Absent
 from stead.operate.describing import describe_group, describe_work
-from stead.operate.desk import Desk, Unanswered
+from stead.operate.desk import Desk
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import GroupView, NodeView, Page, WorkView, explanation_json
-from stead.service.pages.about import about, past_of, titles_of
+from stead.service.pages.about import about, explained, past_of, titles_of
 from stead.service.pages.cluster import TEXT_MAX, understood
 from stead.service.pages.frame import Frame
 from stead.service.pages.sorting import Column, amount_key, heads, known, ordered_by
@@ -118,16 +118,6 @@ def add_work(pages: APIRouter, frame: Frame) -> None:
             about=about(frame, description.events, [view.node] if view.node else None),
             titles=titles_of(desk, ids),
         )
-
-
-def explained(desk: Desk, id: str) -> Mapping[str, Any]:
-    """The explanation, or a sentence for work that the engine does not place, such as work inside a placed group."""
-    try:
-        return explanation_json(desk.why(id))
-    except (Absent, Unanswered):
-        raise
-    except Invalid as error:
-        return {"text": str(error), "chosen": None, "change": None, "members": (), "runners_up": ()}
 
 
 def work_columns(desk: Desk, wish: Wish) -> list[Column[WorkView]]:
