@@ -11,7 +11,8 @@ from stead.engine.facts import AskSubmitted, GroupSubmitted, NodeJoined
 from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.nodes import Node
-from stead.operate.changes import Absent, Conflict
+from stead.operate.audit import Entry
+from stead.operate.changes import Absent, Conflict, inverse
 from stead.operate.snapshot import Known, Snapshot
 
 LONG = "1ffa5a11158d68c1ffffffffffffffffffffffff01000000"
@@ -76,3 +77,25 @@ def test_work_that_waits_inside_a_placed_group_is_found_but_not_explained() -> N
     with pytest.raises(Invalid, match="group g is placed; its pending work waits for free resources") as refused:
         snapshot.why("inner")
     assert not isinstance(refused.value, Absent)
+
+
+@pytest.mark.parametrize(("name", "called"), [("", "5e5e5e5e5e5e"), ("gang", "gang")])
+def test_sentences_have_the_name_of_a_group_or_its_short_id(name: str, called: str) -> None:
+    engine, id = Engine(), "5e" * 28
+    group = Group(id, ((Ask.of(f"{id}-1", {"CPU": 1}),),))
+    engine.apply(NodeJoined(Node.of("n", {"CPU": 1})), GroupSubmitted(group), AskSubmitted(Ask.of("inner", {"CPU": 1})))
+    engine.decide()
+    snapshot = Snapshot(engine, 0.0, {id: Known(name=name), "inner": Known(inside=id)})
+    with pytest.raises(Invalid, match=f"^group {called} is placed"):
+        snapshot.why("inner")
+    with pytest.raises(Invalid, match=f"^'{called}' is a group"):
+        snapshot.one(id)
+    with pytest.raises(Invalid, match=r"^there is no group '4d4d4d4d4d4d', so work"):
+        snapshot.why_inside("4d" * 28)
+
+
+def test_an_undo_names_a_node_that_is_gone_by_its_short_id() -> None:
+    state = {"labels": {}, "taints": {}, "draining": False}
+    entry = Entry(7, 0.0, "ann", "", "cli", "", "drain", "5e" * 28, state, {**state, "draining": True}, "")
+    with pytest.raises(Conflict, match=r"^entry 7 cannot be undone: node 5e5e5e5e5e5e is gone$"):
+        inverse(entry, {}, 0.0)

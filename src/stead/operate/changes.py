@@ -207,7 +207,7 @@ def inverse(entry: Entry, nodes: Mapping[str, Node], now: float) -> list[NodeCha
     found: list[NodeChange] = []
     for id, (before, after) in entry.states.items():
         if id not in nodes:
-            raise Conflict(f"entry {entry.number} cannot be undone: node {id} is gone")
+            raise Conflict(f"entry {entry.number} cannot be undone: node {short_id(id)} is gone")
         found += _inverse(entry, nodes[id], before, after, now)
     if not found:
         raise Conflict(f"entry {entry.number} changed nothing, so there is nothing to undo")

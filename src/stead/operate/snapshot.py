@@ -37,7 +37,7 @@ from stead.operate.views import (
     group_json,
     resources_of,
 )
-from stead.text import Titles
+from stead.text import Titles, short_id
 
 __all__ = ["ALL", "PAGE", "PAGE_MAX", "UNKNOWN", "Known", "KnownOwner", "Query", "Snapshot", "every"]
 
@@ -329,16 +329,18 @@ class Snapshot:
     def why_inside(self, group: str) -> Explanation:
         """Why work that runs inside a group is pending: it waits for the group."""
         if group not in self.rows.groups:
-            raise Invalid(f"there is no group {group!r}, so work that must run in it cannot start")
+            raise Invalid(f"there is no group {short_id(group)!r}, so work that must run in it cannot start")
         if group not in self.rows.waiting_groups:
-            raise Invalid(f"group {group} is placed; its pending work waits for free resources in the group")
+            called = self.of(group).name or short_id(group)
+            raise Invalid(f"group {called} is placed; its pending work waits for free resources in the group")
         return self.explain(group)
 
     def one(self, id: str) -> WorkView:
         """One piece of work by its id or name."""
         id = self.existing(id)
         if isinstance(self.engine.item(id), Group):
-            raise Invalid(f"{id!r} is a group, not a piece of work; name one of its members, or list the groups")
+            called = self.of(id).name or short_id(id)
+            raise Invalid(f"{called!r} is a group, not a piece of work; name one of its members, or list the groups")
         return self.rows.view(id)
 
     def groups(self, query: Query = ALL) -> Page[GroupView]:

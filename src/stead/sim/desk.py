@@ -35,13 +35,13 @@ from stead.language.asks import Ask, Group
 from stead.language.labels import Labels
 from stead.language.nodes import Node
 from stead.operate.audit import Audit
-from stead.operate.changes import NodeChange
+from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import LocalDesk
 from stead.operate.history import Replayed, replay_decision
 from stead.operate.snapshot import Known, Snapshot
 from stead.sim.cluster import SimCluster, play
 from stead.sim.scenario import Scenario
-from stead.text import Titles
+from stead.text import Titles, short_id
 
 WORDS = (NodeDrained, NodeLabelled, NodeTainted, NodeUntainted, TaintExpired, Waiting)
 """Facts and decisions that place or remove no work."""
@@ -144,7 +144,7 @@ class SimDesk(LocalDesk):
             nodes = self._controller.engine.nodes
             for change in changes:
                 if change.node not in nodes:
-                    raise Invalid(f"node {change.node} has left the cluster")
+                    raise Absent(f"node {short_id(change.node)} has left the cluster")
             now = self._cluster.now()
             self._apply([fact for change in changes for fact in change.facts(nodes[change.node], now)])
             self._snapshot = None
