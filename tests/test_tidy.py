@@ -20,6 +20,7 @@ PACKAGE = ROOT / "src" / "stead"
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+CORE_LINES_MAX = 3_000
 
 NAMED_BY_PYTHON = {"data_received"}  # of asyncio.Protocol
 NAMES_NOT_USED = frozenset({"manager", "helper", "util", "handler", "info", "data", "context", "base", "impl", "v2"})
@@ -146,6 +147,24 @@ def test_the_engine_is_pure(path: Path) -> None:
     assert not any(re.match(r"(np|numpy)\.random\b", dotted(node)) for node in ast.walk(tree_of(path)))
     called = {name for name, _ in calls(path)}
     assert not called & IMPURE_CALLS, f"calls {sorted(called & IMPURE_CALLS)}"
+
+
+def test_the_core_of_the_engine_can_be_read_in_an_afternoon() -> None:
+    """Its own files: groups, timing, restarts, batches and explanations have folders of their own."""
+    lines = sum(len(lines_of_code(path)) for path in (PACKAGE / "engine").glob("*.py"))
+    assert lines < CORE_LINES_MAX, f"engine/*.py has {lines} lines of code"
+
+
+def lines_of_code(path: Path) -> set[int]:
+    """Line numbers without blank lines, comments and docstrings."""
+    docs = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Expr) and _is_text(node.value)]
+    of_docs = {line for node in docs for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    text = path.read_text(encoding="utf-8").splitlines()
+    return {n for n, line in enumerate(text, start=1) if line.strip() and not line.strip().startswith("#")} - of_docs
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 @pytest.mark.parametrize("path", [path for path in SOURCE if path.name == "__init__.py"], ids=name_of)

@@ -9,9 +9,9 @@ import pytest
 import ray
 
 import stead
-from stead.language.labels import ANYWHERE
+from stead.language.labels import ANYWHERE, RAY_NODE_ID
 from stead.language.selectors import parse_selector
-from stead.ray.submit.native_selectors import NODE_ID, NOWHERE, binding
+from stead.ray.submit.native_selectors import NOWHERE, binding
 from tests.on_ray.conftest import ClusterOf
 from tests.on_ray.waiting import wait_for
 from tests.on_ray.workload import SOON_S, Resident, attached, where
@@ -25,12 +25,12 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ("rule", "allowed", "selectors"),
     [
         ("", "abc", [{}]),
-        ("", "ab", [{NODE_ID: "!in(c)"}]),
-        ("", "", [{NODE_ID: "!in(a,b,c)"}]),
-        ("zone in [x, y]", "ab", [{"zone": "in(x,y)", NODE_ID: "!in(c)"}, {NODE_ID: "in(a,b)"}]),
-        ("zone not in [x]", "abc", [{"zone": "!in(x)"}, {NODE_ID: "in(a,b,c)"}]),
-        ("zone in [x]", "", [{"zone": "in(x)", NODE_ID: "!in(a,b,c)"}]),
-        ("zone in [x] or disk in [ssd]", "a", [NOWHERE, {NODE_ID: "in(a)"}]),
+        ("", "ab", [{RAY_NODE_ID: "!in(c)"}]),
+        ("", "", [{RAY_NODE_ID: "!in(a,b,c)"}]),
+        ("zone in [x, y]", "ab", [{"zone": "in(x,y)", RAY_NODE_ID: "!in(c)"}, {RAY_NODE_ID: "in(a,b)"}]),
+        ("zone not in [x]", "abc", [{"zone": "!in(x)"}, {RAY_NODE_ID: "in(a,b,c)"}]),
+        ("zone in [x]", "", [{"zone": "in(x)", RAY_NODE_ID: "!in(a,b,c)"}]),
+        ("zone in [x] or disk in [ssd]", "a", [NOWHERE, {RAY_NODE_ID: "in(a)"}]),
     ],
 )
 def test_the_first_selector_never_names_the_nodes_that_are_allowed(

@@ -12,7 +12,8 @@ from stead.engine.facts import NodeJoined
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
 from stead.language.taints import Effect, Taint
-from stead.ray.control.cluster import HEAD, RayCluster
+from stead.ray.control.cluster import RayCluster
+from stead.ray.wire.node_page import HEAD
 from stead.ray.wire.tables import NodeRow, Status
 from stead.ray.wire.taint_labels import POLICY, marks_of, plain_labels, policy_in, rare_in, taints_in
 

@@ -1,7 +1,7 @@
 """Amounts: one resource over all nodes, as columns of int64 units.
 
 Rule: this file alone computes how full a node would be and which devices an ask would get, for all nodes at once or for
-one node by the same arithmetic. Other files only compare a need with `fitting`.
+one node by the same arithmetic. Other files compare a need with its columns.
 """
 
 from __future__ import annotations

@@ -36,6 +36,13 @@ def usable(resource: str, units: int) -> int:
     return units - units % UNIT if resource in DEVICES else units
 
 
+def times_in(resource: str, capacity: int, need: int) -> int:
+    """How often `need` fits a capacity that is not in use. A share of a device does not span two devices."""
+    if resource in DEVICES and need < UNIT:
+        return capacity // UNIT * (UNIT // need)
+    return capacity // need
+
+
 BYTE_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 _PAIR = re.compile(r"\s*([^=:,\s{}]+)\s*[=:]\s*([^=:,\s{}]+)\s*")

@@ -402,12 +402,12 @@ def labels() -> dict[str, dict[str, list[str]]]:
     return {key: {value: list(ids) for value, ids in values.items()} for key, values in found.items()}
 
 
-def events(after: int = 0, limit: int = 1000) -> list[Event]:
+def events(after: int | None = None, limit: int = 1000) -> list[Event]:
     """List what happened: pending work and why, taints, labels, evictions, refusals.
 
     Args:
-        after: Only events with a greater `Event.number`.
-        limit: Maximum number of events; if there are more, you get the newest.
+        after: Only events with a greater `Event.number`, the oldest of them first. Without it, the latest events.
+        limit: Maximum number of events.
 
     Returns:
         The events, oldest first.
@@ -420,10 +420,10 @@ def events(after: int = 0, limit: int = 1000) -> list[Event]:
         waiting = [event for event in stead.events() if event.kind == stead.EventKind.WAITING]
         ```
     """
-    for name, value in (("after", after), ("limit", limit)):
+    for name, value in (("after", 0 if after is None else after), ("limit", limit)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise Invalid(f"{name} must be a whole number such as 100, not {value!r}")
-    return list(remote_desk().events(after, limit))
+    return list(remote_desk().events(-limit if after is None else after, limit))
 
 
 def why(what: str | ray.ObjectRef | ray.ObjectRefGenerator | ActorHandle | type | PlacementGroup) -> Explanation:

@@ -35,7 +35,7 @@ ANCHORS_EACH = 2
 GROUPS_A_ROUND = 10
 """Maximum number of groups created in one round. Each one costs a call."""
 
-Place = tuple[str, str]
+NameAndNode = tuple[str, str]
 """A resource name and a node id."""
 
 
@@ -58,18 +58,18 @@ class Anchors:
     ) -> None:
         self._head, self._groups, self._clock = head, groups, clock
         self._states: dict[str, dict[str, State]] = {}  # name -> node -> state of the anchor
-        self._held: dict[Place, Any] = {}
-        self._standing: dict[Place, float] = {}  # when Ray's tables first showed the unit
+        self._held: dict[NameAndNode, Any] = {}
+        self._standing: dict[NameAndNode, float] = {}  # when Ray's tables first showed the unit
         self._allowed: dict[str, set[str]] = {}  # name -> the nodes that the rules of its tasks allow
         self._searched: dict[str, Collection[str]] = {}  # name -> the nodes that existed when its anchors were chosen
 
     def recover(self, names: Iterable[str]) -> None:
         """After a restart: find the existing anchors. Remove those of unknown names."""
         known = set(names)
-        for group, row in self._groups().items():
-            if not group.startswith(ANCHORS):
+        for row in self._groups().values():
+            if not row["name"].startswith(ANCHORS):
                 continue
-            _, node, name = group.split("/", 2)
+            _, node, name = row["name"].split("/", 2)
             if row["state"] == "CREATED" and name in known:
                 self._held[name, node] = handle(row["id"])
                 self._states.setdefault(name, {})[node] = State.HOLDING

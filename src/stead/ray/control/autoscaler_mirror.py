@@ -23,10 +23,11 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 
 from stead.engine.engine import Engine
 from stead.language.asks import Ask
+from stead.language.labels import RAY_NODE_ID
 from stead.language.nodes import NodeTemplate
 from stead.language.resources import UNIT, Resources
 from stead.planner import wanting_a_node
-from stead.ray.submit.native_selectors import NODE_ID, as_ray_selector, words
+from stead.ray.submit.native_selectors import as_ray_selector, words
 from stead.ray.wire.own_names import WANTED
 from stead.ray.wire.tables import handle
 
@@ -113,7 +114,7 @@ class WantedGroups:
         self._is_clean = False
 
     def add(self, wanted: Wanted, but: Iterable[str]) -> None:
-        labels = {**dict(wanted.labels), NODE_ID: words(False, but)}
+        labels = {**dict(wanted.labels), RAY_NODE_ID: words(False, but)}
         group = ray.util.placement_group(
             [dict(wanted.amounts)], name=f"{WANTED}{next(self._numbers)}", bundle_label_selector=[labels]
         )

@@ -1,7 +1,8 @@
-"""Collects work of the flow policies on its way to the engine, so that a burst is decided as one batch.
+"""Collects actors of the flow policies on their way to the engine, so that a burst is decided as one batch.
 
-Rule: nothing waits longer than `MOST_S`, and no batch is larger than `MANY`, because a solver holds the controller's
-interpreter while it runs. This module knows only the order and the number of pieces of work.
+Rule: nothing waits longer than `MOST_S`, and no batch of actors is larger than `MANY`, because a solver holds the
+controller's interpreter while it runs. This module knows only the order and the number of actors. Tasks are counted,
+not kept, so `slots.py` waits for their counts instead.
 """
 
 from __future__ import annotations

@@ -18,12 +18,11 @@ from stead.language.asks import PolicyName
 from stead.language.labels import IDENTITY_KEYS, Labels
 from stead.language.nodes import Node, NodeId, NodeTemplate
 from stead.language.resources import UNIT, Resources, usable
-from stead.ray.wire.node_page import ONE
+from stead.ray.wire.node_page import HEAD, ONE
 from stead.ray.wire.own_names import PREFIX, SLOT, TICKET, TIMED
 from stead.ray.wire.tables import NodeRow, Status
 from stead.ray.wire.taint_labels import plain_labels, policy_in, rare_in, rare_resource, rare_taint, taints_in
 
-HEAD = "node:__internal_head__"
 ACCELERATOR = "ray.io/accelerator-type"
 _ACCELERATOR_RESOURCE = "accelerator_type:"
 OF_A_GROUP = re.compile(r"_group_(?:\d+_)?([0-9a-f]{20,})$")

@@ -286,6 +286,7 @@ class Placing:
         with self._lock:
             self._world += nodes_changed
             self.slots.check_rules(self._world)
+            self._evict_groups(status)
             self.groups.carry_out(status)
             if self.ticketed.is_idle and self.tickets.is_settled:
                 return
@@ -294,6 +295,16 @@ class Placing:
             self.tickets.carry_out(status)
         if self._refuted:
             self._wake()
+
+    def _evict_groups(self, status: Status) -> None:
+        for id, evicted in self.groups.evictions(status).items():
+            event = event_of(replace(evicted, ask=id), time.time(), self._names())
+            assert event is not None
+            self._state_store.add_event(event)
+            self.groups.again(id, self._current)
+
+    def _names(self) -> Titles:
+        return Titles({id: node.name for id, node in self._engine.nodes.items()})
 
     def grant_slots(self, status: Status) -> None:
         """Called after the page was published, because a withdrawal is announced before it happens."""
@@ -337,7 +348,7 @@ class Placing:
     def evict(self, evicted: Evicted) -> None:
         if not self._is_open:
             self._early.append(evicted)
-        elif not self.slots.evict(evicted):
+        elif not (self.slots.evict(evicted) or self.groups.evict(evicted)):
             self.ticketed.evict(evicted)
 
     def refuse(self, refused: Refused) -> None:
@@ -360,7 +371,7 @@ class Placing:
         ]
         if not reported or not self._is_open:
             return
-        now, names = time.time(), Titles({id: node.name for id, node in self._engine.nodes.items()})
+        now, names = time.time(), self._names()
         for what in reported:
             if isinstance(what, Waiting):
                 self._pending(what, now, names)

@@ -176,7 +176,11 @@ class ControllerActor:
         self._deadlines = Deadlines(self._state_store, self._tables, self._desk.why_refused)
         self._pending = PendingKinds(self._state_store, self._work.ask_of_demand)
         self._evictions = Evictions(
-            self._state_store, self._tables, self._placing.placed_at, self._placing.decide_again
+            self._state_store,
+            self._tables,
+            self._placing.placed_at,
+            self._placing.decide_again,
+            lambda id: id in self._placing.groups.lives,
         )
         self._mirror, self._mirrored = self._placing.autoscaler, 0.0
         self._unsettled, self._settled, self._late = 0, Settled(), frozenset[str]()
@@ -562,9 +566,9 @@ class ControllerActor:
         if is_actor:
             self._placing.store.spare_restarts(node)
         with self._lock:
-            known = self._engine.nodes.get(node)
-            taints = [str(taint) for taint in known.taints if taint.effect is Effect.NO_EXECUTE] if known else []
-        self._state_store.record(EventKind.EVICTED, id, f"evicted from {node}: tainted {', '.join(taints)}")
+            nodes = self._engine.nodes
+        if node in nodes:
+            self._evictions.report(id, nodes[node], nodes)
         return True
 
     def leaving(self, node: str, name: str) -> None:

@@ -347,9 +347,8 @@ class Everything:
         self._mine.setdefault(node, []).append(ask.choices[0].resources)
 
     def _groups(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
-        for name, row in rows.items():
-            id = row["id"]
-            if is_own_group(name):
+        for id, row in rows.items():
+            if is_own_group(row["name"]):
                 continue
             self.known[id] = Known("group", row["name"])
             if id in self._work.placing.groups.lives:

@@ -14,11 +14,12 @@ from typing import Any
 
 import ray
 
-from stead.engine.decisions import GroupPlaced
+from stead.engine.decisions import Evicted, GroupPlaced
 from stead.engine.explain.events import EventKind
 from stead.engine.facts import AskLost, AskRunning, Fact, GroupEnded, GroupSubmitted
 from stead.errors import Invalid
 from stead.language.resources import UNIT, Resources
+from stead.ray.control.passes import FULL
 from stead.ray.control.state_store import StateStore
 from stead.ray.submit.compile import Pass
 from stead.ray.submit.messages import GroupAsked
@@ -58,6 +59,7 @@ class Groups:
         self._arrived: list[GroupAsked] = []
         self._over: list[str] = []
         self._again: list[GroupAsked] = []
+        self._evicted: dict[str, tuple[float, Evicted]] = {}  # groups that must leave a node -> since when, and why
         self._leaving: dict[str, GroupLife] = {}  # removed, but Ray's tables may not show that yet
         self._world: object = None
         self._looks_left, self._pause = 0, LOOK_S
@@ -70,7 +72,7 @@ class Groups:
             return  # stored by a controller that died before it answered
         if asked.name:
             known = {id: life.asked.name for id, life in self.lives.items() if id != asked.group.id}
-            named = {*known.values(), *self._tables.groups()}
+            named = {*known.values(), *(row["name"] for row in self._tables.groups().values())}
             if asked.name in named:
                 raise Invalid(f"a placement group named {asked.name!r} exists already; choose another name")
         self._state_store.keep_group(asked)
@@ -197,6 +199,28 @@ class Groups:
             life.decided = (placed.alternative, frozenset(node for _, node in placed.members))
             life.looked = time.monotonic()
 
+    def evict(self, evicted: Evicted) -> bool:
+        """A member has to leave its node, so the whole group is placed again. Returns False if it is no member."""
+        for id, life in self.lives.items():
+            if any(member.id == evicted.ask for member in life.asked.group.all_members):
+                self._evicted.setdefault(id, (time.monotonic(), evicted))
+                return True
+        return False
+
+    def evictions(self, status: Status) -> dict[str, Evicted]:
+        """Groups to place again now. Ray's tables should first show that their passes are withdrawn from the node, else
+        Ray may choose it again."""
+        now, found = time.monotonic(), dict[str, Evicted]()
+        for id, (since, evicted) in list(self._evicted.items()):
+            life, row = self.lives.get(id), status.nodes.get(evicted.node)
+            names = {self._name_of(rule) for rules in life.asked.passes for rule in rules} if life else set()
+            is_withdrawn = row is None or all(row.total.get(name, 0.0) < FULL for name in names)
+            if is_withdrawn or now - since > LAGS_S:
+                del self._evicted[id]
+                if life is not None and life.taken is not None:
+                    found[id] = evicted
+        return found
+
     def carry_out(self, status: Status) -> None:
         """Create decided groups, once Ray's tables show their passes on the chosen nodes. Any earlier, Ray would treat
         them as infeasible."""
@@ -284,10 +308,10 @@ class Groups:
     def _infeasible(self) -> list[Mapping[str, Any]]:
         return [
             row
-            for name, row in self._tables.groups().items()
+            for row in self._tables.groups().values()
             if row["state"] in ("PENDING", "RESCHEDULING")
             and row["stats"]["scheduling_state"] == "INFEASIBLE"
-            and not is_own_group(name)
+            and not is_own_group(row["name"])
         ]
 
 

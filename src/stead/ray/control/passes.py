@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stead.ray.control.plugs import KEPT, SHOWN, SHOWN_PLUG, Place, Plugs
+from stead.ray.control.plugs import KEPT, SHOWN, SHOWN_PLUG, NodeAndName, Plugs
 from stead.ray.submit.compile import Pass
 from stead.ray.wire.node_page import ACTOR_HOLDS, ENTRY, ONE, SOFT_ENTRY, SYNC_S
 from stead.ray.wire.own_names import TIMED, pass_name, read_name, read_soft, soft_name
@@ -117,13 +117,13 @@ class Passes:
         self._grants, self._plugs, self._read, self._check = grants, plugs, read, check
         self.issued: dict[str, Issued] = {}
         self._retired: dict[str, tuple[Issued, float]] = {}
-        self._asserted: dict[Place, tuple[float, float]] = {}
+        self._asserted: dict[NodeAndName, tuple[float, float]] = {}
         self._used_at: dict[str, float] = {}
         self._shown: set[str] = set()  # keys of passes whose current name every node has
         self._calm: dict[str, NodeRow] = {}  # nodes that needed no change, as they were then
         self._calm_under: object = None
         self._unanswered: set[str] = set()  # nodes that may still have removed names
-        self._granted_at: dict[Place, float] = {}  # (node, key of a pass) -> when it became usable there
+        self._granted_at: dict[NodeAndName, float] = {}  # (node, key of a pass) -> when it became usable there
         self.late: frozenset[str] = frozenset()  # nodes that have not answered and may lack passes
 
     @property
@@ -132,7 +132,7 @@ class Passes:
         return self._grants is not None
 
     @property
-    def plugged(self) -> dict[Place, float]:
+    def plugged(self) -> dict[NodeAndName, float]:
         """(node, name) -> how much of a withdrawn name is plugged."""
         return self._plugs.placed()
 
@@ -251,7 +251,7 @@ class Passes:
                 plans[id] = plan
         return plans
 
-    def _open(self, plan: Plan, row: NodeRow, allowed: Iterable[Issued], placed: Mapping[Place, float]) -> None:
+    def _open(self, plan: Plan, row: NodeRow, allowed: Iterable[Issued], placed: Mapping[NodeAndName, float]) -> None:
         """Let work use all names of these passes on this node, and the resource of work with a deadline."""
         if self._total(row, TIMED) < FULL:
             plan.sets[TIMED] = FULL
@@ -262,7 +262,9 @@ class Passes:
             if not names:
                 self._granted_at.setdefault((row.id, issued.rule.key), time.monotonic())
 
-    def _shut(self, plan: Plan, row: NodeRow, issued: Issued, generation: int, placed: Mapping[Place, float]) -> None:
+    def _shut(
+        self, plan: Plan, row: NodeRow, issued: Issued, generation: int, placed: Mapping[NodeAndName, float]
+    ) -> None:
         """Let no work use a name on this node."""
         self._granted_at.pop((row.id, issued.rule.key), None)
         name = pass_name(issued.rule.key, generation)
@@ -296,7 +298,7 @@ class Passes:
 
     def _move_on(
         self, status: Status, allowed: Mapping[str, set[str]], lost: set[str], ready: Callable[[str], bool]
-    ) -> tuple[set[Place], dict[Place, float]]:
+    ) -> tuple[set[NodeAndName], dict[NodeAndName, float]]:
         """Switch each of these passes to another current name. Returns what had to be granted for it, usually nothing,
         and what must be plugged because groups must find the new name on every node."""
         changes: dict[str, dict[str, float]] = defaultdict(dict)
@@ -337,7 +339,7 @@ class Passes:
             return max(issued.generations) + 1
         return best
 
-    def _await(self, granted: Mapping[Place, float]) -> None:
+    def _await(self, granted: Mapping[NodeAndName, float]) -> None:
         """Wait until Ray's tables show the grants, each above an amount. Work may ask for the new amount at once, so
         the raylets get time to learn about it too."""
         end, late = time.monotonic() + 2.0, dict(granted)
@@ -353,7 +355,7 @@ class Passes:
         if any(granted.values()):
             time.sleep(SYNC_S)
 
-    def _await_withdrawn(self, places: Iterable[Place]) -> None:
+    def _await_withdrawn(self, places: Iterable[NodeAndName]) -> None:
         """Wait until Ray's tables show the withdrawal: before that, Ray would send a restarting actor back to its
         node."""
         end, places = time.monotonic() + 2.0, list(places)
@@ -369,7 +371,7 @@ class Passes:
         """By node, the withdrawn names. A worker that holds one of them exits after its task."""
         return self._away(self._plugs.placed())
 
-    def _away(self, placed: Iterable[Place]) -> dict[str, list[str]]:
+    def _away(self, placed: Iterable[NodeAndName]) -> dict[str, list[str]]:
         away: dict[str, list[str]] = defaultdict(list)
         for node_id, name in sorted(placed):
             away[node_id].append(name)
@@ -513,7 +515,7 @@ class Passes:
         return answered
 
 
-def _held(row: NodeRow, name: str, plugged: Mapping[Place, float]) -> float:
+def _held(row: NodeRow, name: str, plugged: Mapping[NodeAndName, float]) -> float:
     """How much of a name work holds on a node."""
     return row.total.get(name, 0.0) - row.available.get(name, 0.0) - plugged.get((row.id, name), 0.0)
 

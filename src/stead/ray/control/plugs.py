@@ -36,30 +36,30 @@ PLACED_S = 1.0
 AGAIN_S = 5.0
 """A plug that is not placed after this time is created again: Ray may consider it infeasible."""
 
-Place = tuple[str, str]
+NodeAndName = tuple[str, str]
 """A node id and a resource name."""
 
 
 class Plugs(Protocol):
-    def add(self, places: Mapping[Place, float]) -> None:
+    def add(self, places: Mapping[NodeAndName, float]) -> None:
         """Plug these amounts. `placed` shows which plugs were placed soon enough."""
 
-    def remove(self, places: Iterable[Place]) -> None: ...
+    def remove(self, places: Iterable[NodeAndName]) -> None: ...
 
-    def placed(self) -> dict[Place, float]:
+    def placed(self) -> dict[NodeAndName, float]:
         """How much is plugged where."""
 
-    def asked(self) -> set[Place]:
+    def asked(self) -> set[NodeAndName]:
         """All plugs: placed ones, and those that Ray has not placed yet."""
 
 
 class GroupPlugs:
     def __init__(self, groups: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
-        self._placed: dict[Place, tuple[Any, float]] = {}
-        self._coming: dict[Place, tuple[Any, float, float]] = {}
-        for name, row in groups().items():
-            if name.startswith(PLUGS):
-                _, node_id, held = name.split("/", 2)
+        self._placed: dict[NodeAndName, tuple[Any, float]] = {}
+        self._coming: dict[NodeAndName, tuple[Any, float, float]] = {}
+        for row in groups().values():
+            if row["name"].startswith(PLUGS):
+                _, node_id, held = row["name"].split("/", 2)
                 group = handle(row["id"])
                 amount = sum(bundle.get(held, 0.0) for bundle in row["bundles"].values())
                 if row["state"] == "CREATED":
@@ -67,7 +67,7 @@ class GroupPlugs:
                 else:
                     self._coming[node_id, held] = (group, amount, time.monotonic())
 
-    def add(self, places: Mapping[Place, float]) -> None:
+    def add(self, places: Mapping[NodeAndName, float]) -> None:
         now, missing = time.monotonic(), {place: places[place] for place in places if place not in self._placed}
         self._remove(place for place in missing if place in self._coming and now - self._coming[place][2] > AGAIN_S)
         for place, amount in missing.items():
@@ -84,17 +84,17 @@ class GroupPlugs:
         except ValueError:  # an old group of this name is still being removed; the next round retries
             return None
 
-    def remove(self, places: Iterable[Place]) -> None:
+    def remove(self, places: Iterable[NodeAndName]) -> None:
         self._remove(places)
 
-    def _remove(self, places: Iterable[Place]) -> None:
+    def _remove(self, places: Iterable[NodeAndName]) -> None:
         for place in list(places):
             found = self._placed.pop(place, None) or self._coming.pop(place, None)
             if found is not None:
                 ray.util.remove_placement_group(found[0])
 
-    def placed(self) -> dict[Place, float]:
+    def placed(self) -> dict[NodeAndName, float]:
         return {place: amount for place, (_, amount) in self._placed.items()}
 
-    def asked(self) -> set[Place]:
+    def asked(self) -> set[NodeAndName]:
         return {*self._placed, *self._coming}

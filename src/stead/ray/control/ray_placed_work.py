@@ -1,10 +1,11 @@
 """Work that Ray places under a pass: why it is pending, its deadlines, and its evictions.
 
-Rule: this is everything that stead on Ray does without the engine, because no process reports such work piece by piece.
-Ray lists pending work by kind (amounts and rules), so reasons are reported by kind. The process that submitted a task
-measures the time to its deadline and ends it. Workers read the page and exit on their own; the taints define how long
-they may stay (`stay_under`). A placement group has no process, so the controller removes it from its nodes. For actors
-and groups that the engine places, the engine enforces deadlines and evictions.
+Rule: the engine does not know this work, because no process reports it piece by piece, so its time rules are kept here
+and in the processes themselves. Ray lists pending work by kind (amounts and rules), so reasons are reported by kind.
+The process that submitted a task measures the time to its deadline and ends it (`submit/connection.py`).
+Workers read the page and exit on their own (`submit/workers.py`, `Stays`); the taints define how long they may stay
+(`stay_under`). A placement group has no process, so the controller removes it from its nodes. For actors and groups
+that the engine places, the engine enforces deadlines and evictions.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 
 import ray
 
-from stead.engine.decisions import Waiting
+from stead.engine.decisions import DeadlinePassed, Evicted, Refused, Waiting
 from stead.engine.engine import Engine
-from stead.engine.explain.events import EventKind, event_of
+from stead.engine.explain.events import event_of
 from stead.engine.explain.explanations import Explanation
 from stead.engine.reasons import Reason
 from stead.language.asks import Ask
@@ -33,6 +34,7 @@ from stead.ray.control.state_store import StateStore
 from stead.ray.submit.messages import Timed
 from stead.ray.wire.own_names import is_own_group, read_name
 from stead.ray.wire.tables import PendingRow, Status, Tables
+from stead.text import Titles
 
 LOOK_S = 0.5
 KINDS_MAX = 50
@@ -132,9 +134,11 @@ class Deadlines:
             if row is not None and row.state in ("ALIVE", "RESTARTING", "DEAD"):
                 self._state_store.forget_timed([id])
                 return False
-        text = str(self._why(timed.ask))
-        self._state_store.keep_timed([replace(timed, refused=text)])
-        self._state_store.record(EventKind.REFUSED, id, f"refused: its deadline passed: {text}")
+        why = self._why(timed.ask)
+        self._state_store.keep_timed([replace(timed, refused=str(why))])
+        event = event_of(Refused(id, DeadlinePassed(timed.ask.deadline or 0.0, why.verdicts)), time.time(), why.names)
+        assert event is not None
+        self._state_store.add_event(event)
         return True
 
     def end_orphans(self) -> None:
@@ -161,12 +165,19 @@ class Deadlines:
 
 
 class Evictions:
-    """`placed_at` returns when a group was placed; `again` removes it from its nodes and places it again."""
+    """`placed_at` returns when a group was placed; `again` removes it from its nodes and places it again. The engine
+    evicts the groups that it placed (`is_of_engine`)."""
 
     def __init__(
-        self, state_store: StateStore, tables: Tables, placed_at: Callable[[str], float], again: Callable[[str], None]
+        self,
+        state_store: StateStore,
+        tables: Tables,
+        placed_at: Callable[[str], float],
+        again: Callable[[str], None],
+        is_of_engine: Callable[[str], bool],
     ) -> None:
         self._state_store, self._tables, self._placed_at, self._again = state_store, tables, placed_at, again
+        self._is_of_engine = is_of_engine
         self._lock = threading.Lock()
         self._next: dict[str, float] = {}
 
@@ -215,15 +226,21 @@ class Evictions:
         over = {node: {name for name, stay in names.items() if sum(stay) <= now} for node, names in due.items()}
         if not any(over.values()):
             return
-        for name, group in self._tables.groups().items():
-            if is_own_group(name) or group["state"] != "CREATED":
+        for id, group in self._tables.groups().items():
+            if is_own_group(group["name"]) or group["state"] != "CREATED" or self._is_of_engine(id):
                 continue
             for index, node in group["bundles_to_node_id"].items():
                 held = over.get(node, set()) & group["bundles"][index].keys()
                 stay = min((due[node][each][1] for each in held), default=0.0)
-                if held and self._placed_at(group["id"]) + stay <= now:
-                    taints = [str(taint) for taint in nodes[node].taints if taint.effect is Effect.NO_EXECUTE]
-                    text = f"evicted from {node}, where bundle {index} may not stay: tainted {', '.join(taints)}"
-                    self._state_store.record(EventKind.EVICTED, group["id"], text)
-                    self._again(group["id"])
+                if held and self._placed_at(id) + stay <= now:
+                    self.report(id, nodes[node], nodes)
+                    self._again(id)
                     break
+
+    def report(self, id: str, node: Node, nodes: Mapping[str, Node]) -> None:
+        """Write the event of an eviction from this node."""
+        names = Titles({each.id: each.name for each in nodes.values()})
+        for taint in [taint for taint in node.taints if taint.effect is Effect.NO_EXECUTE][:1]:
+            event = event_of(Evicted(id, node.id, taint), time.time(), names)
+            assert event is not None
+            self._state_store.add_event(event)

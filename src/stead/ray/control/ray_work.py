@@ -14,7 +14,7 @@ from typing import Any
 
 from stead.engine.facts import GroupEnded
 from stead.language.asks import Ask, Choice, Group, Strategy
-from stead.language.labels import Requirement, Selector
+from stead.language.labels import RAY_NODE_ID, Requirement, Selector
 from stead.language.resources import Resources
 from stead.language.selectors import intersection, parse_label_selector
 from stead.language.taints import TOLERATE_ALL
@@ -23,7 +23,6 @@ from stead.ray.control.commands import Placing
 from stead.ray.control.passes import Passes
 from stead.ray.submit.compile import Pass
 from stead.ray.submit.messages import Recalled
-from stead.ray.submit.native_selectors import NODE_ID
 from stead.ray.wire.gcs import TaskRow
 from stead.ray.wire.own_names import PREFIX, read_name
 from stead.ray.wire.tables import ActorRow, PendingRow, Tables
@@ -50,7 +49,7 @@ class RayWork:
         """The ask of work that Ray lists."""
         is_bound = _is_bound(row.resources)
         selectors = [
-            {key: text for key, text in each.items() if key != NODE_ID or not is_bound} for each in row.selectors
+            {key: text for key, text in each.items() if key != RAY_NODE_ID or not is_bound} for each in row.selectors
         ]
         return self._ask(row.id, row.resources, map(parse_label_selector, selectors), self._recalled.get(row.id))
 
@@ -60,7 +59,7 @@ class RayWork:
         native = [
             Requirement.is_in(key, *values) if among else Requirement.not_in(key, *values)
             for key, among, values in row.labels
-            if key != NODE_ID or not is_bound
+            if key != RAY_NODE_ID or not is_bound
         ]
         return self._ask(id, row.resources, [Selector.all_of(*native)])
 

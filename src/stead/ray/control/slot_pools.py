@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from stead.language.asks import Ask, Choice
-from stead.language.resources import NOTHING, UNIT, Resources
+from stead.language.resources import DEVICES, NOTHING, UNIT, Resources, times_in
 from stead.ray.control.ticketed_work import is_exclusive, named_by
 from stead.ray.submit.messages import SlotShape
 from stead.ray.wire.tables import NodeRow, Status
@@ -185,17 +185,20 @@ class Pools(dict[str, Pool]):
 
 def has_room_for(row: NodeRow, ask: Ask) -> bool:
     """Whether the room that a slot was granted for is still free."""
-    return _fits(row.available, ask)
+    return any(all(_is_free(row, *need) for need in choice.resources.items()) for choice in ask.choices)
+
+
+def _is_free(row: NodeRow, resource: str, units: int) -> bool:
+    """Ray's tables show the sum over a node's devices, so a share of one of several surely fits only beside a whole
+    device that is free."""
+    is_share = resource in DEVICES and units < UNIT and row.total.get(resource, 0.0) > 1.0
+    return row.available.get(resource, 0.0) * UNIT >= (UNIT if is_share else units)
 
 
 def could_run(row: NodeRow, ask: Ask) -> bool:
     """Whether a node is large enough, regardless of what is free."""
-    return _fits(row.total, ask)
-
-
-def _fits(amounts: Mapping[str, float], ask: Ask) -> bool:
     return any(
-        all(amounts.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
+        all(row.total.get(name, 0.0) * UNIT >= units for name, units in choice.resources.items())
         for choice in ask.choices
     )
 
@@ -210,5 +213,6 @@ def _fitting(choice: Choice, room: Room) -> int:
     if not wanted:
         return FREE_OF_CHARGE_MAX
     return sum(
-        count * min(capacity.get(name, 0) // units for name, units in wanted) for capacity, count in room.items()
+        count * min(times_in(name, capacity.get(name, 0), units) for name, units in wanted)
+        for capacity, count in room.items()
     )

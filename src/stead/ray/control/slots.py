@@ -2,7 +2,9 @@
 
 Rule: the engine decides how many slots of a shape each node has, and this file gives the node as many units of the
 shape's resource name. It keeps nothing about single tasks. How many tasks are pending and running is read from Ray's
-tables and the programs' counts. A task missing from a table ends only an unused slot. See docs/decisions/0026.
+tables and the programs' counts. A task missing from a table ends only an unused slot. While there is more demand than
+room, shapes share it by turns here: Ray leases workers to tasks, and the engine knows only slots. See
+docs/decisions/0026.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Tickets:
         self._changed = time.monotonic()
         self._old_plugs = [
             (name.split("/", 2)[1], f"{TICKET}{name.split('/', 2)[2]}", row)
-            for name, row in plugs.items()
+            for name, row in ((row["name"], row) for row in plugs.values())
             if name.startswith(TICKET_PLUGS)
         ]
 

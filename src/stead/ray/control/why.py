@@ -17,13 +17,13 @@ from stead.ray.control.ray_work import RayWork
 from stead.ray.control.state_store import StateStore
 from stead.ray.submit.messages import Recalled
 from stead.ray.wire.gcs import ControlStore, TaskRow
-from stead.ray.wire.tables import ACTOR_ID, GROUP_ID, TASK_ID, ActorRow
+from stead.ray.wire.tables import ACTOR_DIGITS, GROUP_DIGITS, TASK_DIGITS, ActorRow
 
 RAY_ID = re.compile("[0-9a-f]+")
 MISSING = {
-    ACTOR_ID: "Ray has no actor {}",
-    TASK_ID: "task {} is unknown; call stead.why in the program that submitted it",
-    GROUP_ID: "Ray has no placement group {}",
+    ACTOR_DIGITS: "Ray has no actor {}",
+    TASK_DIGITS: "task {} is unknown; call stead.why in the program that submitted it",
+    GROUP_DIGITS: "Ray has no placement group {}",
 }
 
 
@@ -37,7 +37,7 @@ class Unlisted:
             return snapshot.engine.explain(timed.ask)
         row = self._row(id)
         if recalled.has_ended or (row is not None and _has_ended(row)):
-            raise Invalid(f"{'actor' if len(id) == ACTOR_ID else 'task'} {id} has ended, so it is not pending")
+            raise Invalid(f"{'actor' if len(id) == ACTOR_DIGITS else 'task'} {id} has ended, so it is not pending")
         group = recalled.group if row is None else row.group
         if group:
             return snapshot.why_inside(group)
@@ -56,9 +56,9 @@ class Unlisted:
     def _row(self, id: str) -> ActorRow | TaskRow | None:
         if not RAY_ID.fullmatch(id):
             return None
-        if len(id) == ACTOR_ID:
+        if len(id) == ACTOR_DIGITS:
             return self._work.tables.actor(id)
-        return self._store.task(id) if len(id) == TASK_ID else None
+        return self._store.task(id) if len(id) == TASK_DIGITS else None
 
 
 def _has_ended(row: ActorRow | TaskRow) -> bool:

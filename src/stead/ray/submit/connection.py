@@ -33,16 +33,13 @@ from stead.ray.submit.compile import Route, Wish, route
 from stead.ray.submit.registration import Message, Registrar
 from stead.ray.submit.shutdown import Leaving
 from stead.ray.submit.slot_tasks import TaskCounter
-from stead.ray.wire.node_page import SYNC_S, AskedPage, NoPage, Page, Reader, Unreadable, folder_of
+from stead.ray.wire.node_page import HEAD, SYNC_S, AskedPage, NoPage, Page, Reader, Unreadable, folder_of
 from stead.ray.wire.own_names import CONTROLLER, NAMESPACE
 
 if TYPE_CHECKING:
     from stead.ray.submit.messages import Recalled, Registered
 
 log = logging.getLogger(__name__)
-
-HEAD = "node:__internal_head__"
-"""A resource that Ray gives only to the head node."""
 
 PAGE_S = 2.0
 """How long a submission waits for a page that it requests from the controller."""

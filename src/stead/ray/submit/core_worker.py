@@ -24,14 +24,14 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from stead.errors import Invalid, Unsupported
-from stead.language.labels import ANYWHERE
+from stead.language.labels import ANYWHERE, RAY_NODE_ID
 from stead.language.selectors import union
 from stead.language.taints import TOLERATE_ALL, Toleration
 from stead.ray.submit import slot_tasks
 from stead.ray.submit import ticketed_actors as singly
 from stead.ray.submit.compile import Pass, Route, Wish, by_default, implicit, route
 from stead.ray.submit.connection import Connection, connection
-from stead.ray.submit.native_selectors import NODE_ID, NOWHERE
+from stead.ray.submit.native_selectors import NOWHERE
 from stead.ray.submit.options import CHOICES, Marked, State, accept_options, silence_autoscaler
 from stead.ray.wire import resource_grants as grants
 from stead.ray.wire.node_page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ACTOR_ENTRY, SOFT_ENTRY, NoPage, Page
@@ -321,7 +321,7 @@ def _is_soft(strategy: Any) -> bool:
 def _is_fixed(strategy: Any, labels: Mapping[str, str] | None, _: Any) -> bool:
     """Whether Ray's own rules exclude nodes that the pass allows."""
     pinned = isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft
-    return pinned or bool(labels and labels.keys() - {NODE_ID})
+    return pinned or bool(labels and labels.keys() - {RAY_NODE_ID})
 
 
 def _choices_in_slot(
@@ -434,8 +434,8 @@ def _with_tiers(page: Page, wish: Wish, asked: Route | None, strategy: Any) -> t
         narrowed = [
             each
             for choice in choices
-            for each in (*({**choice, NODE_ID: _one_of(tier)} for tier in tiers), choice)
-            if NODE_ID not in choice
+            for each in (*({**choice, RAY_NODE_ID: _one_of(tier)} for tier in tiers), choice)
+            if RAY_NODE_ID not in choice
         ]
         choices = narrowed[:ENTRIES_MAX] or choices
     label_selector, *rest = choices

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 
 from stead.errors import Invalid
-from stead.language.labels import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector, check_value
+from stead.language.labels import ANYWHERE, IDENTITY_KEYS, RAY_NODE_ID, Operator, Requirement, Selector, check_value
 
-NODE_ID = "ray.io/node-id"
 NOWHERE = {"stead/no-node": "has-this-label"}
 """A selector that no node matches."""
 
@@ -78,9 +77,9 @@ def binding(rule: Selector, allowed: Set[str], nodes: Iterable[str]) -> list[dic
     """Label selectors, first to last, that keep work on the `allowed` nodes, or let it wait for a new node that the
     rule matches. Ray does not know labels that were set at run time, so the selectors name those nodes."""
     barred = set(nodes) - allowed
-    but = {NODE_ID: words(False, barred)} if barred else {}
+    but = {RAY_NODE_ID: words(False, barred)} if barred else {}
     if rule == ANYWHERE:
         return [but]
     native = as_ray_selector(rule)
     first = NOWHERE if native is None else {**native, **but}
-    return [first, {NODE_ID: words(True, allowed)}] if allowed else [first]
+    return [first, {RAY_NODE_ID: words(True, allowed)}] if allowed else [first]

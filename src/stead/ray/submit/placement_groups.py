@@ -14,13 +14,12 @@ from ray.util.placement_group import PlacementGroup, validate_placement_group
 
 from stead.errors import Invalid, Unsupported
 from stead.language.asks import Ask, Choice, Group, PolicyName, Strategy
-from stead.language.labels import Labels
+from stead.language.labels import RAY_NODE_ID, Labels
 from stead.language.resources import Resources
 from stead.ray.submit.compile import Pass, Route, route
 from stead.ray.submit.connection import Connection, connection
 from stead.ray.submit.core_worker import with_rare
 from stead.ray.submit.messages import GroupAsked
-from stead.ray.submit.native_selectors import NODE_ID
 from stead.ray.submit.option_types import GroupFallback, TolerationMap
 from stead.ray.submit.ticketed_actors import check_solver
 from stead.ray.wire.own_names import PREFIX
@@ -129,7 +128,7 @@ def placement_group(
     id = ray.PlacementGroupID.of(link.core.get_current_job_id())
     members, passes, natives = _members(link, id.hex(), alternatives, tolerations, chosen)
     topology = dict(topology_strategy or {})
-    node_level = topology.pop(NODE_ID, None) or strategy or "PACK"
+    node_level = topology.pop(RAY_NODE_ID, None) or strategy or "PACK"
     by_key = tuple((key, Strategy.of(each)) for key, each in topology.items())
     group = Group(id.hex(), members, Strategy.of(node_level), by_key)
     link.ask(

@@ -24,9 +24,9 @@ from ray.exceptions import RayTaskError, TaskCancelledError, TaskUnschedulableEr
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from stead.language.labels import RAY_NODE_ID
 from stead.ray.submit.connection import Connection, connection
 from stead.ray.submit.core_worker import complete
-from stead.ray.submit.native_selectors import NODE_ID
 from stead.ray.wire.node_page import ENTRY, Page
 from stead.ray.wire.own_names import FIXED, ONCE, TIMED, read_name, read_slot, slot_name
 
@@ -156,7 +156,7 @@ class Redirect:
         address = ray._private.worker.global_worker.gcs_client.address
         row = ControlStore(address).task(self._task_id)
         selectors = row.selectors if row is not None else ()
-        labelled = [each for each in selectors if NODE_ID not in each] or selectors
+        labelled = [each for each in selectors if RAY_NODE_ID not in each] or selectors
         if not any(labelled):
             return None
         first, *rest = labelled

@@ -35,6 +35,9 @@ FOLDER, COUNTER = "stead", "count"
 KEPT = 8
 """How many old files are kept for readers that have just seen an old count."""
 
+HEAD = "node:__internal_head__"
+"""A resource that Ray gives only to the head node."""
+
 ONE = 0.0001
 """The smallest amount in Ray."""
 

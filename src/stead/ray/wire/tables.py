@@ -18,10 +18,11 @@ from ray._private.ray_constants import KV_NAMESPACE_DASHBOARD
 from ray.core.generated import autoscaler_pb2, common_pb2, gcs_pb2
 from ray.util.placement_group import PlacementGroup
 
+from stead.language.labels import RAY_NODE_ID
 from stead.operate.rows import KnownOwner
 from stead.ray.wire.gcs import group_in, selectors_in
 
-ACTOR_ID, GROUP_ID, TASK_ID = 32, 36, 48
+ACTOR_DIGITS, GROUP_DIGITS, TASK_DIGITS = 32, 36, 48
 """Lengths of Ray's ids. Job ids are shorter."""
 
 SHAPES_LISTED_MAX = 100
@@ -158,7 +159,7 @@ class Tables:
         owners = set(owners)
         if not owners:
             return set()
-        rows = {id: self.actor(id) for id in owners if len(id) == ACTOR_ID}
+        rows = {id: self.actor(id) for id in owners if len(id) == ACTOR_DIGITS}
         live = {id for id, row in rows.items() if row is not None and row.state != "DEAD"}
         return live | (owners & self.live_jobs() if owners - rows.keys() else set())
 
@@ -168,9 +169,10 @@ class Tables:
         return found or {}
 
     def groups(self) -> dict[str, Mapping[str, Any]]:
-        """All placement groups that are not removed, by name or else id, in Ray's own form."""
+        """All placement groups that are not removed, by id, in Ray's own form. Two can have one name: a name is unique
+        in its namespace only."""
         found = ray.util.placement_group_table() or {}
-        return {row["name"] or id: {**row, "id": id} for id, row in found.items() if row["state"] != "REMOVED"}
+        return {id: {**row, "id": id} for id, row in found.items() if row["state"] != "REMOVED"}
 
 
 def handle(id: str) -> Any:
@@ -181,7 +183,7 @@ def handle(id: str) -> Any:
 
 def group_on(node: str, name: str, resource: str, amount: float) -> Any:
     """A new placement group that holds this amount of one resource on one node, and outlives the controller."""
-    labels = {"ray.io/node-id": node}
+    labels = {RAY_NODE_ID: node}
     return ray.util.placement_group(
         [{resource: amount}], name=name, lifetime="detached", bundle_label_selector=[labels]
     )
