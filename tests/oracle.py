@@ -147,6 +147,10 @@ def _has_no_taint(taint: Taint, place: Place) -> bool:
     return taint not in place.node.taints
 
 
+def refuses(ask: Ask, taint: Taint) -> bool:
+    return taint.effect != Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint)
+
+
 def _ever_fits(name: str, need: int, place: Place) -> bool:
     return place.ever_fits(name, need)
 
@@ -376,7 +380,7 @@ class Oracle:
 
         taints = {taint for place in self.places.values() for taint in place.node.taints}
         for taint in sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect)):
-            if taint.effect != Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint):
+            if refuses(ask, taint):
                 yield reasons.Tainted(taint), partial(_has_no_taint, taint)
         needs = sorted(choice.resources.items())
         for name, need in needs:
@@ -436,7 +440,9 @@ class Oracle:
         eligible = {
             id: place.labels[key]
             for id, place in self.places.items()
-            if keys <= set(place.labels) and selects(choice.selector, place.labels)
+            if keys <= set(place.labels)
+            and (not spread.by_selector or selects(choice.selector, place.labels))
+            and not (spread.by_taints and any(refuses(ask, taint) for taint in place.node.taints))
         }
         counts = dict.fromkeys(eligible.values(), 0)
         for held in self._held.values():
@@ -444,7 +450,7 @@ class Oracle:
                 continue
             if selects(spread.selector, held.ask.labels):
                 counts[eligible[held.node]] += 1
-        least = min(counts.values(), default=0)
+        least = min(counts.values()) if len(counts) >= spread.min_domains else 0
         myself = 1 if selects(spread.selector, ask.labels) else 0
         return lambda place: (
             key in place.labels and counts.get(place.labels[key], 0) + myself - least <= spread.max_skew

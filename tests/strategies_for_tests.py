@@ -154,7 +154,14 @@ class Maker:
         return tuple(self.some(lambda: tuple(self.some(self.affinity, 0, 2)), 1, 2))
 
     def spread(self) -> Spread:
-        return Spread(self.one(TOPOLOGIES), self.work_selector(by_id=False), 1 + self.below(2))
+        return Spread(
+            self.one(TOPOLOGIES),
+            self.work_selector(by_id=False),
+            1 + self.below(2),
+            min_domains=self.one((1, 1, 1, 2, 3)),
+            by_selector=self.one((True, True, False)),
+            by_taints=self.one((False, False, True)),
+        )
 
     def preference(self) -> Preference:
         wants: tuple[Callable[[], Selector | Affinity | Spread], ...] = (

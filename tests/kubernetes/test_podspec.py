@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -325,15 +326,29 @@ def test_pods_are_not_selected_by_number(operator: str) -> None:
 def test_spread_constraints() -> None:
     strict = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": WEB_SELECTOR}
     soft = {**strict, "whenUnsatisfiable": "ScheduleAnyway", "nodeTaintsPolicy": "Honor", "labelSelector": None}
-    expected = Spread("zone", WEB, 2), Preference(Spread("zone", NOWHERE, 2))
+    expected = Spread("zone", WEB, 2), Preference(Spread("zone", NOWHERE, 2, by_taints=True))
     assert spreads_of([strict, soft]) == ((expected[0],), (expected[1],))
-    assert spreads_of([{**strict, "minDomains": 1, "nodeAffinityPolicy": "Honor"}]) == ((expected[0],), ())
 
 
-@pytest.mark.parametrize("more", [{"minDomains": 3}, {"nodeAffinityPolicy": "Ignore"}, {"nodeTaintsPolicy": "Honor"}])
-def test_spread_constraints_that_are_not_supported(more: Fields) -> None:
-    with pytest.raises(Unsupported, match=next(iter(more))):
-        spreads_of([{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **more}])
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"minDomains": 1, "nodeAffinityPolicy": "Honor", "nodeTaintsPolicy": "Ignore"}, {}),
+        ({"minDomains": 3}, {"min_domains": 3}),
+        ({"nodeAffinityPolicy": "Ignore"}, {"by_selector": False}),
+        ({"nodeTaintsPolicy": "Honor"}, {"by_taints": True}),
+        ({"labelSelector": {}}, {"selector": NOWHERE}),
+    ],
+    ids=str,
+)
+def test_which_domains_and_pods_a_spread_constraint_counts(more: Fields, expected: dict[str, Any]) -> None:
+    constraint = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": WEB_SELECTOR, **more}
+    assert spreads_of([constraint]) == ((replace(Spread("zone", WEB), **expected),), ())
+
+
+def test_a_policy_of_a_spread_constraint_that_does_not_exist() -> None:
+    with pytest.raises(Invalid, match="nodeTaintsPolicy 'Honour' is unknown; good values are Honor, Ignore"):
+        spreads_of([{"topologyKey": "zone", "nodeTaintsPolicy": "Honour"}])
 
 
 # -- amounts

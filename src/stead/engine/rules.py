@@ -199,38 +199,48 @@ def _text_of(affinity: Affinity) -> tuple[str, tuple[str, ...], tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NotSkewed:
-    """The counts of work in the domains of a topology key stay within the maximum skew. Only work on nodes that
-    `selector` matches and that have all of `keys` (the topology keys of all spreads of the ask) is counted."""
+    """The counts of work in the domains of a topology key stay within the maximum skew. Only work on nodes is counted
+    that have all of `keys` (the topology keys of all spreads of the ask) and, as far as the spread says so, that
+    `selector` matches and whose taints `tolerations` cover."""
 
     spread: Spread
     selector: Selector
+    tolerations: tuple[Toleration, ...]
     kind: Kind
     keys: tuple[str, ...]
 
     def reads(self, work: Work) -> tuple[Column, ...]:
         meant = meant_by(self.spread.selector, None, self.kind[0])
         keys = dict.fromkeys((*self.keys, *sorted(self.selector.keys)))
-        return (*work.columns(meant), *(Column("label", key) for key in keys))
+        taints = (TAINTS,) if self.spread.by_taints else ()
+        return (*work.columns(meant), *(Column("label", key) for key in keys), *taints)
 
     def refusals(self, world: World) -> Refused:
         fleet, key = world.fleet, self.spread.topology
         meant = meant_by(self.spread.selector, None, self.kind[0])
-        eligible = fleet.selected(self.selector)
-        for each in self.keys:
-            eligible &= fleet.with_key.map.get(each, 0)
+        eligible = self._eligible(world)
         counts: dict[str | None, int] = {}
         for row, count in world.work.counts(meant).items():
             if eligible >> row & 1:
                 value = fleet.nodes.map[row].label(key)
                 counts[value] = counts.get(value, 0) + count
         domains = {value: RowSet.nodes(entry) for value, entry in fleet.domains(key).items()}
-        least = min((counts.get(value, 0) for value, nodes in domains.items() if nodes & eligible), default=0)
+        filled = [counts.get(value, 0) for value, nodes in domains.items() if nodes & eligible]
+        least = min(filled) if len(filled) >= self.spread.min_domains else 0
         itself = 1 if meant.includes(self.kind) else 0
         refused = fleet.alive & ~fleet.with_key.map.get(key, 0)
         for value, nodes in domains.items():
             if counts.get(value, 0) + itself - least > self.spread.max_skew:
                 refused |= nodes
         yield Skewed(self.spread), refused
+
+    def _eligible(self, world: World) -> Nodes:
+        """The nodes whose work counts."""
+        fleet = world.fleet
+        nodes = fleet.selected(self.selector) if self.spread.by_selector else fleet.alive
+        for key in self.keys:
+            nodes &= fleet.with_key.map.get(key, 0)
+        return nodes & allowed((ToleratesTaints(self.tolerations),), world) if self.spread.by_taints else nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +378,7 @@ def compile_rules(
         lasting.append(HoldsOneAlternative(affinities, kind))
     lasting.append(NotKeptAway(kind))
     keys = tuple(dict.fromkeys(spread.topology for spread in spreads))
-    lasting.extend(NotSkewed(spread, choice.selector, kind, keys) for spread in spreads)
+    lasting.extend(NotSkewed(spread, choice.selector, tolerations, kind, keys) for spread in spreads)
     # Taints are set by the operator. Amounts come last, because they change all the time.
     lasting.append(ToleratesTaints(tolerations))
     # Nodes that are too small come before nodes that are full now: only the second kind can fit later.

@@ -67,7 +67,7 @@ class Demand:
         if isinstance(want, Affinity):
             return HoldsAffinity(want, self.kind).reads(work)
         if isinstance(want, Spread):
-            return NotSkewed(want, self.selector, self.kind, (want.topology,)).reads(work)
+            return NotSkewed(want, self.selector, self.tolerations, self.kind, (want.topology,)).reads(work)
         return tuple(Column("label", key) for key in sorted(want.keys))
 
     def _preferred(self, preference: Preference, world: World) -> Nodes:
@@ -75,7 +75,7 @@ class Demand:
         if isinstance(want, Affinity):
             return HoldsAffinity(want, self.kind).holds(world)
         if isinstance(want, Spread):
-            return allowed((NotSkewed(want, self.selector, self.kind, (want.topology,)),), world)
+            return allowed((NotSkewed(want, self.selector, self.tolerations, self.kind, (want.topology,)),), world)
         return world.fleet.selected(want)
 
 

@@ -363,21 +363,34 @@ def _reach(term: Fields, namespace: str, known: Namespaces | None) -> frozenset[
 def spreads_of(
     constraints: Iterable[Fields] | None, labels: Mapping[str, str] = EMPTY
 ) -> tuple[tuple[Spread, ...], tuple[Preference, ...]]:
-    """topologySpreadConstraints: the hard ones, and the soft ones as preferences."""
+    """topologySpreadConstraints: the hard ones, and the soft ones as preferences.
+
+    A selector that is empty counts no pod, as in kube-scheduler: such a constraint only requires the topology key.
+    """
     strict, soft = [], []
     for constraint in constraints or ():
         selector = pod_selector_of(constraint.get("labelSelector"))
         selector &= _same_labels(constraint, "matchLabelKeys", "In", labels)
-        topology = label_key(constraint.get("topologyKey") or "")
-        spread = Spread(topology, selector, constraint.get("maxSkew", 1))
+        spread = Spread(
+            label_key(constraint.get("topologyKey") or ""),
+            NOWHERE if selector == ANYWHERE else selector,
+            constraint.get("maxSkew", 1),
+            constraint.get("minDomains") or 1,
+            by_selector=_honours(constraint, "nodeAffinityPolicy", "Honor"),
+            by_taints=_honours(constraint, "nodeTaintsPolicy", "Ignore"),
+        )
         if constraint.get("whenUnsatisfiable") == "ScheduleAnyway":
             soft.append(Preference(spread))
-            continue
-        for field, usual in (("minDomains", 1), ("nodeAffinityPolicy", "Honor"), ("nodeTaintsPolicy", "Ignore")):
-            if constraint.get(field) not in (None, usual):
-                raise Unsupported(f"{field} {constraint[field]!r} of a topologySpreadConstraint is not supported yet")
-        strict.append(spread)
+        else:
+            strict.append(spread)
     return tuple(strict), tuple(soft)
+
+
+def _honours(constraint: Fields, field: str, usual: str) -> bool:
+    policy = constraint.get(field) or usual
+    if policy not in ("Honor", "Ignore"):
+        raise Invalid(f"{field} {policy!r} is unknown; good values are Honor, Ignore")
+    return bool(policy == "Honor")
 
 
 # -- how much

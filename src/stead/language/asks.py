@@ -147,6 +147,9 @@ class Spread:
         topology: The label key.
         selector: Which asks to count, by their labels, in the namespace of the ask.
         max_skew: The maximum difference, 1 or more.
+        min_domains: While there are fewer values than this, the smallest number counts as 0.
+        by_selector: Whether only nodes count that the ask's selector matches.
+        by_taints: Whether only nodes count whose taints the ask tolerates.
 
     Example:
         ```python
@@ -157,10 +160,14 @@ class Spread:
     topology: str
     selector: Selector
     max_skew: int = 1
+    min_domains: int = 1
+    by_selector: bool = True
+    by_taints: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_skew < 1:
-            raise Invalid(f"max skew must be at least 1, but is {self.max_skew}")
+        for name, number in (("max skew", self.max_skew), ("min domains", self.min_domains)):
+            if number < 1:
+                raise Invalid(f"{name} must be at least 1, but is {number}")
 
 
 @dataclass(frozen=True, slots=True)
