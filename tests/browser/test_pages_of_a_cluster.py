@@ -153,7 +153,7 @@ class TestThePast:
         expect(top).to_contain_text("labelled canary=yes")
         expect(page.locator("#news")).to_contain_text("1 new; the latest: cpu-2 labelled canary=yes")
         desk.change(NodeChange("cpu-2", labels=EMPTY, unlabels=("canary",)), ME)
-        expect(top).to_contain_text("lost label canary")
+        expect(top).to_contain_text("label canary removed")
 
     def test_events_about_one_subject(self, shown: Served, visit: Visit) -> None:
         page = visit(shown).open("/ui/events")

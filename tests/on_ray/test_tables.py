@@ -45,7 +45,12 @@ def test_two_groups_with_one_name_in_two_namespaces_are_two_groups(monkeypatch: 
 def test_without_a_number_the_latest_events_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, int], asked: tuple[int, int]
 ) -> None:
-    seen: list[tuple[int, int]] = []
-    monkeypatch.setattr(api, "remote_desk", lambda: SimpleNamespace(events=lambda *numbers: seen.append(numbers) or ()))
+    seen: list[tuple[int, ...]] = []
+
+    def listed(*numbers: int) -> tuple[Any, ...]:
+        seen.append(numbers)
+        return ()
+
+    monkeypatch.setattr(api, "remote_desk", lambda: SimpleNamespace(events=listed))
     assert stead.events(**given) == []
     assert seen == [asked]
