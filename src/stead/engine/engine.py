@@ -435,7 +435,7 @@ class Engine:
     def explain(self, what: AskId | GroupId | Ask | Group) -> Explanation:
         """Why work is pending and what would make it fit, or why it is on its node. You can also pass work that was
         never submitted."""
-        return self._explained(what).naming(self.nodes)
+        return self._explained(what).naming(self._parts.board.fleet)
 
     def _explained(self, what: AskId | GroupId | Ask | Group) -> Explanation:
         board = self._parts.board
@@ -529,6 +529,11 @@ class Engine:
     def nodes(self) -> Mapping[NodeId, Node]:
         """Every live node as it is now, in table order."""
         return self._parts.board.fleet.by_id
+
+    @property
+    def titles(self) -> Mapping[NodeId, str]:
+        """What sentences call each live node: its name, or a short id."""
+        return self._parts.board.fleet.titles
 
     # -- checkpoints
 

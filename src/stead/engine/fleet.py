@@ -22,6 +22,7 @@ from stead.language.labels import NODE_ID_KEYS, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources, usable
 from stead.language.taints import Taint
+from stead.text import Titles
 
 T = TypeVar("T")
 
@@ -116,6 +117,7 @@ class Fleet:
         self._vacant: list[int] = []
         self._by_id: Mapping[NodeId, Node] | None = None
         self._changed: dict[NodeId, Node] = {}  # nodes that are newer than in `_by_id`
+        self._titles: tuple[Mapping[NodeId, Node], Titles] | None = None  # with the nodes that they are of
         self._about_taints: tuple[int, dict[Hashable, Any]] = (-1, {})
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
@@ -147,6 +149,14 @@ class Fleet:
             self._by_id = {**self._by_id, **self._changed}
         self._changed = {}
         return self._by_id
+
+    @property
+    def titles(self) -> Titles:
+        """What sentences call each node: its name, or a short id."""
+        nodes = self.by_id
+        if self._titles is None or self._titles[0] is not nodes:
+            self._titles = nodes, Titles({id: node.name for id, node in nodes.items()})
+        return self._titles[1]
 
     def about_taints(self, key: Hashable, make: Callable[[Iterable[tuple[Taint, Nodes]]], T]) -> T:
         """The result of `make` for all taints and their nodes, in order. It is cached by key, for all forks, until a

@@ -18,7 +18,6 @@ from stead.journal import Entry, Journal, decide_again, engine_after
 from stead.language.nodes import NodeId
 from stead.language.times import moment_text
 from stead.operate.changes import Absent
-from stead.text import Titles
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +85,5 @@ def _decided(journal: Journal, engine: Engine, entry: Entry, ask: str, moment: f
         explanation = (before if refused else engine).explain(ask)
     last = journal.last()
     steps = entry.step if last is None else last.step
-    names = Titles({id: node.name for id, node in before.nodes.items()})
+    names = before.titles
     return Replayed(entry.step, steps, moment, decided, ask, explanation, journal.kept_after + 1, names)

@@ -41,7 +41,7 @@ from stead.operate.history import Replayed, replay_decision
 from stead.operate.snapshot import Known, Snapshot
 from stead.sim.cluster import SimCluster, play
 from stead.sim.scenario import Scenario
-from stead.text import Titles, short_id
+from stead.text import short_id
 
 WORDS = (NodeDrained, NodeLabelled, NodeTainted, NodeUntainted, TaintExpired, Waiting)
 """Facts and decisions that place or remove no work."""
@@ -166,7 +166,7 @@ class SimDesk(LocalDesk):
             timeline = self._cluster.timeline
             first = after if after >= 0 else max(0, len(timeline) + after)
             chosen = enumerate(timeline[first : first + limit], start=first + 1)
-            names = Titles({id: node.name for id, node in self._controller.engine.nodes.items()})
+            names = self._controller.engine.titles
             events = (event_of(each.what, each.moment, names, number) for number, each in chosen)
             return [replace(event, at=self._began + event.at) for event in events if event is not None]
 

@@ -16,14 +16,14 @@ from stead.engine.board import Board
 from stead.engine.decisions import Verdict
 from stead.engine.explain import wording
 from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Change, FreeUp, Uncordon, smallest_change
+from stead.engine.fleet import Fleet
 from stead.engine.groups.lifecycle import GroupRecord
 from stead.engine.groups.search import first_without_place, place_team
 from stead.engine.reasons import Reason
 from stead.engine.shapes import Shape
 from stead.engine.verdicts import refused_sets, verdict
 from stead.language.asks import Ask, AskId, Group
-from stead.language.nodes import Node, NodeId
-from stead.text import Titles
+from stead.language.nodes import NodeId
 
 RUNNERS_UP_MAX = 3
 
@@ -97,11 +97,12 @@ class Explanation:
     def __str__(self) -> str:
         return wording.explanation(self)
 
-    def naming(self, nodes: Mapping[NodeId, Node]) -> Explanation:
+    def naming(self, fleet: Fleet) -> Explanation:
         """The same explanation with the names of the nodes that it and its members mention."""
         found = [set(wording.nodes_named(each)) for each in (self, *self.members)]
-        titles = Titles({id: node.name for id, node in nodes.items()}) if any(found) else Titles({})
-        names, *of_members = [{id: titles[id] for id in ids} for ids in found]
+        if not any(found):
+            return self
+        names, *of_members = [{id: fleet.titles[id] for id in ids} for ids in found]
         members = (replace(each, names=own) for each, own in zip(self.members, of_members, strict=True))
         return replace(self, names=names, members=tuple(members))
 

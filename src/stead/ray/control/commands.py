@@ -62,7 +62,6 @@ from stead.ray.wire.gcs import ControlStore, NewsOfActors
 from stead.ray.wire.own_names import pass_name, read_name, read_slot
 from stead.ray.wire.resource_grants import ReadingGrants
 from stead.ray.wire.tables import ActorRow, Status, Tables, handle
-from stead.text import Titles
 
 OWNERS_S, ROOM_S, PLACED_S = 2.0, 0.25, 1.0
 DEMAND_MAX = 1_000
@@ -298,13 +297,10 @@ class Placing:
 
     def _evict_groups(self, status: Status) -> None:
         for id, evicted in self.groups.evictions(status).items():
-            event = event_of(replace(evicted, ask=id), time.time(), self._names())
+            event = event_of(replace(evicted, ask=id), time.time(), self._engine.titles)
             assert event is not None
             self._state_store.add_event(event)
             self.groups.again(id, self._current)
-
-    def _names(self) -> Titles:
-        return Titles({id: node.name for id, node in self._engine.nodes.items()})
 
     def grant_slots(self, status: Status) -> None:
         """Called after the page was published, because a withdrawal is announced before it happens."""
@@ -371,7 +367,7 @@ class Placing:
         ]
         if not reported or not self._is_open:
             return
-        now, names = time.time(), self._names()
+        now, names = time.time(), self._engine.titles
         for what in reported:
             if isinstance(what, Waiting):
                 self._pending(what, now, names)

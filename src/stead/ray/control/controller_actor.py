@@ -222,7 +222,7 @@ class ControllerActor:
             self._write_down_passes()
             self._pending.look(status, self._placing.fork)
             self._deadlines.end_orphans()
-            self._evictions.carry_out(self._page.evict, self._engine.nodes)
+            self._evictions.carry_out(self._page.evict, self._engine)
             self._mirror_demand(status)
             self._stores.update_copy(self._engine)
         except BaseException as error:
@@ -566,9 +566,7 @@ class ControllerActor:
         if is_actor:
             self._placing.store.spare_restarts(node)
         with self._lock:
-            nodes = self._engine.nodes
-        if node in nodes:
-            self._evictions.report(id, nodes[node], nodes)
+            self._evictions.report(id, node, self._engine)
         return True
 
     def leaving(self, node: str, name: str) -> None:

@@ -25,7 +25,6 @@ from stead.engine.explain.events import event_of
 from stead.engine.explain.explanations import Explanation
 from stead.engine.reasons import Reason
 from stead.language.asks import Ask
-from stead.language.nodes import Node
 from stead.language.resources import amounts_text
 from stead.language.taints import Effect, stay_under
 from stead.ray.control.cluster import real_amounts
@@ -34,7 +33,6 @@ from stead.ray.control.state_store import StateStore
 from stead.ray.submit.messages import Timed
 from stead.ray.wire.own_names import is_own_group, read_name
 from stead.ray.wire.tables import PendingRow, Status, Tables
-from stead.text import Titles
 
 LOOK_S = 0.5
 KINDS_MAX = 50
@@ -220,7 +218,7 @@ class Evictions:
                             names[name] = min(names.get(name, (at, stay)), (at, stay), key=sum)
         return found
 
-    def carry_out(self, due: Due, nodes: Mapping[str, Node]) -> None:
+    def carry_out(self, due: Due, engine: Engine) -> None:
         """Evict groups with a bundle on a node where it may not stay."""
         now = time.time()
         over = {node: {name for name, stay in names.items() if sum(stay) <= now} for node, names in due.items()}
@@ -233,14 +231,14 @@ class Evictions:
                 held = over.get(node, set()) & group["bundles"][index].keys()
                 stay = min((due[node][each][1] for each in held), default=0.0)
                 if held and self._placed_at(id) + stay <= now:
-                    self.report(id, nodes[node], nodes)
+                    self.report(id, node, engine)
                     self._again(id)
                     break
 
-    def report(self, id: str, node: Node, nodes: Mapping[str, Node]) -> None:
+    def report(self, id: str, node: str, engine: Engine) -> None:
         """Write the event of an eviction from this node."""
-        names = Titles({each.id: each.name for each in nodes.values()})
-        for taint in [taint for taint in node.taints if taint.effect is Effect.NO_EXECUTE][:1]:
-            event = event_of(Evicted(id, node.id, taint), time.time(), names)
+        taints = engine.nodes[node].taints if node in engine.nodes else ()
+        for taint in [taint for taint in taints if taint.effect is Effect.NO_EXECUTE][:1]:
+            event = event_of(Evicted(id, node, taint), time.time(), engine.titles)
             assert event is not None
             self._state_store.add_event(event)
