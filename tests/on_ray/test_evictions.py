@@ -188,7 +188,7 @@ def test_drain_waits_until_the_node_is_empty_or_reports_what_is_left(ids: list[s
     with busy(ids[1], ids[2]):
         ref = ray.remote(num_cpus=1)(runs_until_told).remote(tmp_path)
         began_on(tmp_path, ids[0])
-        with pytest.raises(TimeoutError, match="1 pieces of work are still on node"):
+        with pytest.raises(TimeoutError, match="1 piece of work is still on node"):
             stead.drain(ids[0], wait=True, timeout_s=3)
     (tmp_path / "end").touch()
     assert stead.drain(ids[0], evict=True, wait=True, timeout_s=SOON_S) == ids[0]

@@ -46,6 +46,7 @@ from stead.ray.submit.remote import remote as remote
 from stead.ray.wire import resource_grants as grants
 from stead.ray.wire.node_page import PROTOCOL
 from stead.ray.wire.own_names import NAMESPACE
+from stead.text import plural, short_id
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class Unplaced(Exception):
     explanation: str
 
     def __init__(self, id: str, explanation: str) -> None:
-        super().__init__(f"{id} was not placed by its deadline: {explanation}")
+        super().__init__(f"{short_id(id)} was not placed by its deadline: {explanation}")
         self.id, self.explanation = id, explanation
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -307,7 +308,8 @@ def drain(
         raise Invalid("timeout_s is for wait=True, for example drain(node, evict=True, wait=True, timeout_s=600)")
     changed = _change(NodeChange(_node_text(node), draining=True, evict=evict, rate=float(rate or 0.0)))
     if wait and (left := left_on(remote_desk(), changed, timeout_s)):
-        raise TimeoutError(f"{left} pieces of work are still on node {changed} after {timeout_s:g} s; it stays drained")
+        what = plural(left, "piece of work is", "pieces of work are")
+        raise TimeoutError(f"{what} still on node {short_id(changed)} after {timeout_s:g} s; it stays drained")
     return changed
 
 

@@ -18,6 +18,7 @@ from stead.ray.control.state_store import StateStore
 from stead.ray.submit.messages import Recalled
 from stead.ray.wire.gcs import ControlStore, TaskRow
 from stead.ray.wire.tables import ACTOR_DIGITS, GROUP_DIGITS, TASK_DIGITS, ActorRow
+from stead.text import short_id
 
 RAY_ID = re.compile("[0-9a-f]+")
 MISSING = {
@@ -37,15 +38,15 @@ class Unlisted:
             return snapshot.engine.explain(timed.ask)
         row = self._row(id)
         if recalled.has_ended or (row is not None and _has_ended(row)):
-            raise Invalid(f"{'actor' if len(id) == ACTOR_DIGITS else 'task'} {id} has ended, so it is not pending")
+            kind = "actor" if len(id) == ACTOR_DIGITS else "task"
+            raise Invalid(f"{kind} {short_id(id)} has ended, so it is not pending")
         group = recalled.group if row is None else row.group
         if group:
             return snapshot.why_inside(group)
         if row is None and recalled.ask is None:
-            missing = MISSING.get(len(id)) if RAY_ID.fullmatch(id) else None
-            raise Absent(
-                (missing or "no work named {!r} is pending or running; `stead work` lists all work").format(id)
-            )
+            if RAY_ID.fullmatch(id) and len(id) in MISSING:
+                raise Absent(MISSING[len(id)].format(short_id(id)))
+            id = snapshot.existing(id)
         ask = self._work.ask_recalled(id, recalled) if row is None else self._work.ask_of(row)
         if row is None or not row.node_id or row.node_id not in snapshot.by_id:
             return snapshot.engine.explain(ask)

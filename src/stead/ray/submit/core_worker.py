@@ -37,6 +37,7 @@ from stead.ray.wire import resource_grants as grants
 from stead.ray.wire.node_page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ACTOR_ENTRY, SOFT_ENTRY, NoPage, Page
 from stead.ray.wire.own_names import FIXED, ONCE, TIMED, read_name, soft_name
 from stead.ray.wire.taint_labels import rare_taint
+from stead.text import short_id
 
 PLAIN = Wish(Pass())
 ENTRIES_MAX = 16
@@ -461,7 +462,7 @@ def with_rare(wish: Wish, resources: tuple[str, ...], page: Page) -> Wish:
 def _check_pin(link: Connection, wish: Wish, node_id: str) -> None:
     reason = link.refusal(wish, node_id, pinned=True)
     if reason:
-        raise Invalid(f"work is pinned to node {node_id}, which refuses it: {reason}")
+        raise Invalid(f"work is pinned to node {short_id(node_id)}, which refuses it: {reason}")
 
 
 def _is_service(descriptor: Any, resources: Mapping[str, float]) -> bool:
