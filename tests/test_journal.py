@@ -187,7 +187,7 @@ def test_a_reader_sees_what_is_written_meanwhile(path: Path) -> None:
 
 def test_a_step_that_cannot_be_written_leaves_no_trace(path: Path) -> None:
     with Journal.open(path) as journal:
-        with pytest.raises(Invalid, match="JSON cannot write"):
+        with pytest.raises(Invalid, match="JSON cannot represent"):
             journal.append([ClockAdvanced(float("inf"))], [])
         assert journal.append([ClockAdvanced(1)], []) == 1
 
