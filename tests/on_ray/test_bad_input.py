@@ -194,8 +194,8 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "why of nothing": (lambda: stead.why(None), "None"),
     "why of words": (lambda: stead.why("nonsense"), "nonsense"),
     "why of no hex": (lambda: stead.why("z" * 48), "zzz"),
-    "why of an unknown actor": (lambda: stead.why("ab" * 16), "ab" * 16),
-    "why of an unknown task": (lambda: stead.why("ab" * 24), "ab" * 24),
+    "why of an unknown actor": (lambda: stead.why("ab" * 16), f"Ray has no actor {'ab' * 6}"),
+    "why of an unknown task": (lambda: stead.why("ab" * 24), f"task {'ab' * 6} is unknown"),
     "nodes by a number": (lambda: stead.nodes(3), "3"),  # type: ignore[arg-type]
     "nodes by a slip": (lambda: stead.nodes("zone in [a"), "zone in [a"),
     "nodes by a slip in a map": (lambda: stead.nodes({"zone": "(a)"}), "zone"),
