@@ -139,11 +139,13 @@ class TestWorkIsListed:
 class TestPrograms:
     def test_get_the_same_nodes_labels_and_events_as_commands(self, desk: Desk) -> None:
         carried = desk.change(NodeChange(node_in(desk, "a"), (Taint("team", "blue"),), owner="blue"), ME)
-        assert stead.nodes() == list(desk.nodes(ALL).items)
-        assert [view.id for view in stead.nodes("zone = b")] == [node_in(desk, "b")]
-        assert stead.labels() == desk.labels()
-        assert stead.events(limit=5) == list(desk.events(0, 5))
-        desk.undo(carried.entry.number, ME)
+        try:
+            assert stead.nodes() == list(desk.nodes(ALL).items)
+            assert [view.id for view in stead.nodes("zone = b")] == [node_in(desk, "b")]
+            assert stead.labels() == desk.labels()
+            assert stead.events(after=0, limit=5) == list(desk.events(0, 5))
+        finally:
+            desk.undo(carried.entry.number, ME)
 
     def test_see_how_many_tasks_and_actors_run_on_each_node(self, desk: Desk, gate: Any) -> None:
         actor = Resident.options(num_cpus=0, label_selector={"zone": "b"}).remote()

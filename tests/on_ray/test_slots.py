@@ -78,6 +78,15 @@ class TestDemand:
             counts[len(ray.engine.placed)] += 1
         assert counts[2] > 70, counts  # there is room for others nearly all the time
 
+    def test_a_task_that_has_started_is_not_counted_as_pending_too(self, ray: SimulatedRay) -> None:
+        """Or it would hold room for a second one, and other work would have to go elsewhere."""
+        ray.submit(ray.shape("s"), 1, length=50.0)
+        most = 0
+        for _ in range(100):
+            ray.tick(1)
+            most = max(most, len(ray.engine.placed) + len(ray.engine.waiting))
+        assert most == 1
+
     def test_more_tasks_than_free_slots_get_more_slots_at_once(self, ray: SimulatedRay) -> None:
         ray.submit(ray.shape("s"), 1)
         ray.tick(20)

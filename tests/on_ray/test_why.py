@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import stead
 from stead.ray.remote_desk import RemoteDesk
+from stead.text import short_id
 from tests.on_ray.conftest import ClusterOf
 from tests.on_ray.waiting import wait_for
 from tests.on_ray.workload import SOON_S, Resident, attached, where
@@ -159,14 +160,15 @@ def test_work_refused_at_its_deadline_still_explains_why() -> None:
 def test_ended_work_is_not_pending() -> None:
     task, actor = where.remote(), Resident.remote()
     ray.get([task, actor.where.remote()], timeout=SOON_S)
-    assert f"task {id_of(task)} has ended" in by_program(task)
+    assert f"task {short_id(id_of(task))} has ended" in by_program(task)
     end(actor)
     for what in (task, actor):
-        wait_for(lambda what=what: f"{id_of(what)} has ended" in by_command(what), SOON_S, "the news of its end")  # type: ignore[misc]
+        sentence = f"{short_id(id_of(what))} has ended"
+        wait_for(lambda what=what, sentence=sentence: sentence in by_command(what), SOON_S, "the news of its end")  # type: ignore[misc]
         assert by_command(what) == by_program(what)
 
 
 def test_unknown_work_is_unknown_to_both() -> None:
     for id in ("ab" * 16, "ab" * 24, "ab" * 18, "nonsense"):
         assert answered(lambda id=id: stead.why(id)) == answered(lambda id=id: RemoteDesk().why(id))  # type: ignore[misc]
-        assert id in answered(lambda id=id: stead.why(id))  # type: ignore[misc]
+        assert short_id(id) in answered(lambda id=id: stead.why(id))  # type: ignore[misc]

@@ -110,6 +110,14 @@ class Pool:
         is_late = self.listed_at <= self.drained_at and now - self.drained_at <= COUNTED_S
         return max(0 if is_late else self.listed, sum(count for _, count in self.counted))
 
+    def started(self, tasks: int) -> None:
+        """Slots came into use, so at least this many of the counted tasks are no longer pending."""
+        while tasks > 0 and self.counted:
+            at, count = self.counted.popleft()
+            if count > tasks:
+                self.counted.appendleft((at, count - tasks))
+            tasks -= count
+
     def is_still_listed(self, now: float) -> bool:
         """Whether Ray's table still lists work that seemed to have run: then a slot was free that no task had found."""
         return 0.0 < self.drained_at < now - COUNTED_S and self.listed_at <= self.drained_at

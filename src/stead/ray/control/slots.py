@@ -2,9 +2,8 @@
 
 Rule: the engine decides how many slots of a shape each node has, and this file gives the node as many units of the
 shape's resource name. It keeps nothing about single tasks. How many tasks are pending and running is read from Ray's
-tables and the programs' counts. A task missing from a table ends only an unused slot. While there is more demand than
-room, shapes share it by turns here: Ray leases workers to tasks, and the engine knows only slots. See
-docs/decisions/0026.
+tables and the programs' counts. A task missing from a table ends only an unused slot. With more demand than room,
+shapes take turns here: Ray leases workers to tasks, and the engine knows only slots. See docs/decisions/0026.
 """
 
 from __future__ import annotations
@@ -245,8 +244,9 @@ class Slots:
                     pool.drained_at = 0.0
             for node, place in pool.places.items():
                 if node in status.nodes:
-                    total, available = status.nodes[node].total, status.nodes[node].available
-                    place.used = int(total.get(pool.name, 0.0) - available.get(pool.name, 0.0) + ONE / 2)
+                    at, before = status.nodes[node], place.used
+                    place.used = int(at.total.get(pool.name, 0.0) - at.available.get(pool.name, 0.0) + ONE / 2)
+                    pool.started(place.used - before)
                 if place.used:
                     pool.busy_at, place.was_used, pool.patience_s = now, True, 0.0
 
