@@ -4,11 +4,15 @@ Rule: a process that a test starts receives Ctrl-C. A script starts its backgrou
 runners do, and children inherit that. A command started so is right to go on ignoring it; a test of Ctrl-C is not.
 
 Rule: no property test fails because the machine is slow.
+
+Rule: SystemExit ends a thread quietly, as everywhere in Python. Ray raises it in threads that call it while it shuts
+down. pytest would report it as an error of the test that runs next.
 """
 
 from __future__ import annotations
 
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,6 +46,11 @@ HERE = Path(__file__).parent
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # children start with the default, not with this
+
+
+def pytest_sessionstart() -> None:
+    reported = threading.excepthook
+    threading.excepthook = lambda args: None if args.exc_type is SystemExit else reported(args)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -44,6 +44,7 @@ from tests.on_ray.workload import (
     PlainResident,
     Resident,
     attached,
+    cpus_are_free,
     indexes,
     labelled,
     landed,
@@ -104,8 +105,7 @@ def codes(what: Any) -> set[str]:
 def nothing_else_runs(cluster: LocalCluster, anchors: dict[str, Any]) -> bool:
     """Whether tasks of earlier tests have ended, for stead and for Ray: a preference gives way if there is no room."""
     others = set(connection().ask("registered_ids")) - {anchor._actor_id.hex() for anchor in anchors.values()}
-    free = ray._private.state.state.available_resources_per_node()
-    return not others and all(free[node.node_id].get("CPU") == node.spec.num_cpus for node in cluster.nodes)
+    return not others and cpus_are_free(cluster)
 
 
 @contextmanager

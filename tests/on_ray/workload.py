@@ -119,6 +119,17 @@ def free_cpus(node_id: str) -> float:
     return next(view.available.get("CPU", 0.0) for view in stead.nodes() if view.id == node_id)
 
 
+def cpus_are_free(cluster: LocalCluster) -> bool:
+    """Whether Ray shows every CPU of every node as free."""
+    free = ray._private.state.state.available_resources_per_node()
+    return all(free[node.node_id].get("CPU") == node.spec.num_cpus for node in cluster.nodes)
+
+
+def every_cpu_is_free(cluster: LocalCluster) -> bool:
+    """Waits until Ray has released the CPUs of ended tasks: a preference gives way where there is no room."""
+    return wait_for(lambda: cpus_are_free(cluster), SOON_S, "room on the nodes that are only preferred")
+
+
 @contextmanager
 def labelled(node_id: str, labels: dict[str, str]) -> Iterator[None]:
     """Sets labels on a running node for a block."""
