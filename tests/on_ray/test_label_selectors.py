@@ -18,7 +18,6 @@ from tests.on_ray.workload import (
     SOON_S,
     PlainResident,
     attached,
-    every_cpu_is_free,
     free_cpus,
     indexes,
     labelled,
@@ -27,6 +26,7 @@ from tests.on_ray.workload import (
     pinned,
     resident,
     run_driver,
+    wait_for_every_cpu,
     waits,
     where,
     where_am_i,
@@ -195,7 +195,7 @@ class TestFallbacks:
     def test_a_preference_orders_the_nodes_within_each_choice(self, cluster: LocalCluster) -> None:
         big = stead.node_affinity([stead.label_in("cores", ["16"], is_soft=True)])
         choices = {"label_selector": {"region": "exists()"}, "fallback_strategy": [{"label_selector": {}}]}
-        assert every_cpu_is_free(cluster)
+        wait_for_every_cpu(cluster)
         assert landed(cluster, 1, **choices, scheduling_strategy=big) == {2}
         with occupied(cluster.nodes[2].node_id, 1):
             wait_for(lambda: free_cpus(cluster.nodes[1].node_id) >= 1, SOON_S, "room on the next node")
@@ -220,7 +220,7 @@ class TestRaysOwnLabelStrategy:
         self, cluster: LocalCluster, hard: Any, soft: Any, allowed: set[int]
     ) -> None:
         strategy = NodeLabelSchedulingStrategy(hard=hard, soft=soft)
-        assert every_cpu_is_free(cluster)
+        wait_for_every_cpu(cluster)
         assert landed(cluster, 1, scheduling_strategy=strategy) == allowed
 
     def test_it_obeys_labels_of_running_nodes(self, cluster: LocalCluster) -> None:
@@ -235,7 +235,7 @@ class TestRaysOwnLabelStrategy:
         try:
             assert landed(cluster, 2, scheduling_strategy=strategy) == {2}
             tolerant = where.options(scheduling_strategy=strategy, tolerations={"closed": stead.Exists()})
-            assert every_cpu_is_free(cluster)
+            wait_for_every_cpu(cluster)
             assert indexes(cluster, [tolerant.remote()]) == {1}
         finally:
             stead.untaint(cluster.nodes[1].node_id, ["closed"])

@@ -32,13 +32,13 @@ from tests.on_ray.workload import (
     SOON_S,
     Resident,
     attached,
-    every_cpu_is_free,
     indexes,
     labelled,
     landed,
     occupied,
     pinned,
     resident,
+    wait_for_every_cpu,
     waits,
     where,
 )
@@ -99,7 +99,7 @@ class TestExpressions:
     def test_a_soft_expression_is_preferred_while_there_is_room(
         self, cluster: LocalCluster, preferred: Any, chosen: set[int]
     ) -> None:
-        assert every_cpu_is_free(cluster)
+        wait_for_every_cpu(cluster)
         assert landed(cluster, 1, scheduling_strategy=node_affinity(preferred)) == chosen
 
     def test_a_soft_expression_gives_way_when_its_nodes_are_full(self, cluster: LocalCluster) -> None:
@@ -110,7 +110,7 @@ class TestExpressions:
     def test_actors_follow_the_same_expressions(self, cluster: LocalCluster) -> None:
         hard = node_affinity(label_in("gpu_type", ["P100"]))
         soft = node_affinity([label_in("zone", ["a"], is_soft=True), label_exists("zone")])
-        assert every_cpu_is_free(cluster)
+        wait_for_every_cpu(cluster)
         with resident(scheduling_strategy=hard) as one, resident(scheduling_strategy=soft) as other:
             assert indexes(cluster, [one.where.remote()]) == {2}
             assert indexes(cluster, [other.where.remote()]) == {1}
@@ -135,7 +135,7 @@ class TestExpressions:
 
     def test_or_semantics_leave_soft_expressions_preferences(self, cluster: LocalCluster) -> None:
         either = [label_in("zone", ["a"]), label_in("zone", ["b"]), label_in("gpu_type", ["P100"], is_soft=True)]
-        assert every_cpu_is_free(cluster)
+        wait_for_every_cpu(cluster)
         assert landed(cluster, 1, scheduling_strategy=node_affinity(either, is_or_semantics=True)) == {2}
 
 

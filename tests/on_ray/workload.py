@@ -125,9 +125,9 @@ def cpus_are_free(cluster: LocalCluster) -> bool:
     return all(free[node.node_id].get("CPU") == node.spec.num_cpus for node in cluster.nodes)
 
 
-def every_cpu_is_free(cluster: LocalCluster) -> bool:
+def wait_for_every_cpu(cluster: LocalCluster) -> None:
     """Waits until Ray has released the CPUs of ended tasks: a preference gives way where there is no room."""
-    return wait_for(lambda: cpus_are_free(cluster), SOON_S, "room on the nodes that are only preferred")
+    wait_for(lambda: cpus_are_free(cluster), SOON_S, "room on the nodes that are only preferred")
 
 
 @contextmanager

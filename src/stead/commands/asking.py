@@ -215,8 +215,7 @@ def _tell(found: Replayed, form: str) -> None:
     click.echo(f"step {found.step} of {found.steps}, at {when}: replayed, byte-equal{back}.")
     for decision in found.decisions:
         event = event_of(decision, found.moment, found.names)
-        if event is not None:
-            click.echo(with_names(printable(f"  {event.subject}: {event.text}")))
+        click.echo(with_names(printable(f"  {event.subject}: {event.text}")))
     if found.explanation is not None:
         click.echo(printable(f"\n{short_id(found.ask)}, at that time: {_indented(str(found.explanation))}", keep="\n"))
 

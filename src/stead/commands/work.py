@@ -23,7 +23,6 @@ from stead.commands.output import (
     watching,
     written,
 )
-from stead.errors import Invalid
 from stead.language.resources import amounts_text
 from stead.language.times import duration_text
 from stead.text import first_few, printable, short_id
@@ -165,6 +164,7 @@ def _waiting(desk: Desk, summary: Summary) -> list[str]:
     """Why work is pending: the kinds that have been pending the longest, and the number of others."""
     from stead.commands.naming import Names
     from stead.operate.changes import Absent
+    from stead.operate.desk import explained
     from stead.operate.pending import pending_alike
 
     page, kinds = pending_alike(desk)
@@ -172,7 +172,7 @@ def _waiting(desk: Desk, summary: Summary) -> list[str]:
     reasons: dict[str, list[Alike]] = {}
     for alike in kinds[:LONGEST_SHOWN]:
         with suppress(Absent):  # it has just started or ended
-            reasons.setdefault(_why(desk, alike.id), []).append(alike)
+            reasons.setdefault(str(explained(desk, alike.id)).replace("\n", " "), []).append(alike)
     names = Names(desk)
     lines = ["", "Waiting:"] if reasons else []
     lines += [f"  {_ages(same, summary.at)}: {names.text(text)}" for text, same in reasons.items()]
@@ -182,19 +182,6 @@ def _waiting(desk: Desk, summary: Summary) -> list[str]:
         more = f"and {count:,} more, of {len(rest):,} other kinds"
         lines.append(f"  {more}; list them with: stead work --filter state=waiting")
     return lines
-
-
-def _why(desk: Desk, id: str) -> str:
-    """On one line. Work inside a placed group has no explanation of its own, but a sentence."""
-    from stead.operate.changes import Absent
-    from stead.operate.desk import Unanswered
-
-    try:
-        return str(desk.why(id)).replace("\n", " ")
-    except (Absent, Unanswered):
-        raise
-    except Invalid as error:
-        return str(error)
 
 
 def _ages(same: Sequence[Alike], now: float) -> str:

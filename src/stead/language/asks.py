@@ -140,8 +140,8 @@ class Spread:
     """Work is spread evenly over the values of a label key.
 
     No value may have more matching asks than the value with the fewest, plus `max_skew`. Values are counted on live
-    nodes that the ask's own selector matches and that have the keys of all its spreads; a node without the key is
-    refused. The ask counts itself if it matches.
+    nodes that have the keys of all its spreads and, by default, that the ask's own selector matches; a node without the
+    key is refused. The ask counts itself if it matches.
 
     Attributes:
         topology: The label key.

@@ -23,7 +23,7 @@ from stead.language.asks import Ask, Group
 from stead.language.nodes import Node
 from stead.operate.audit import Audit, Author, Entry, entry_json
 from stead.operate.cancellation import still_wanted
-from stead.operate.changes import NodeChange, inverse, state_of
+from stead.operate.changes import Absent, NodeChange, inverse, state_of
 from stead.operate.history import Replayed
 from stead.operate.lint import Finding, lint
 from stead.operate.snapshot import Query, Snapshot
@@ -113,6 +113,17 @@ class Desk(Protocol):
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
         """Replay a past decision."""
+
+
+def explained(desk: Desk, id: str) -> Explanation | str:
+    """Why work is pending, or a sentence for work that the engine does not place, such as work inside a placed
+    group."""
+    try:
+        return desk.why(id)
+    except (Absent, Unanswered):
+        raise
+    except Invalid as error:
+        return str(error)
 
 
 class Answering:

@@ -101,12 +101,12 @@ def _news(timeline: Iterable[Happening]) -> Iterator[Happening]:
     """The timeline without repeated reasons: reasons may differ in a count that the sentence does not show."""
     last: dict[str, str] = {}
     for happening in timeline:
-        event = event_of(happening.what, happening.moment)
         match happening.what:
-            case Waiting(ids) if event is not None:
-                if all(last.get(id) == event.text for id in ids):
+            case Waiting(ids) as waiting:
+                text = event_of(waiting, happening.moment).text
+                if all(last.get(id) == text for id in ids):
                     continue
-                last.update(dict.fromkeys(ids, event.text))
+                last.update(dict.fromkeys(ids, text))
             case Placed(id) | GroupPlaced(id):
                 last.pop(id, None)
         yield happening
@@ -202,8 +202,7 @@ def why_text(outcome: Outcome, id: str) -> str:
         return f"{id} has ended."
     for refused in outcome.refused:
         if refused.id == id:
-            event = event_of(refused, outcome.moment)
-            return f"{id} {event.text if event else 'refused'}."
+            return f"{id} {event_of(refused, outcome.moment).text}."
     known = {*outcome.submitted, *_members(outcome.submitted.values())}
     if id not in known:
         raise Absent(absent("work", id, known, "in this scenario"))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import assert_never, overload
 
 from stead.engine.decisions import (
     BatchDecided,
@@ -167,6 +167,10 @@ class Event:
         return False
 
 
+@overload
+def event_of(what: Decision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event: ...
+@overload
+def event_of(what: Fact | Decision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event | None: ...
 def event_of(what: Fact | Decision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event | None:
     """The event of a fact or decision; None for `ClockAdvanced`. `names` are the names of nodes."""
     found = _described(what, at, names)

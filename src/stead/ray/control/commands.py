@@ -297,9 +297,7 @@ class Placing:
 
     def _evict_groups(self, status: Status) -> None:
         for id, evicted in self.groups.evictions(status).items():
-            event = event_of(replace(evicted, ask=id), time.time(), self._engine.titles)
-            assert event is not None
-            self._state_store.add_event(event)
+            self._state_store.add_event(event_of(replace(evicted, ask=id), time.time(), self._engine.titles))
             self.groups.again(id, self._current)
 
     def grant_slots(self, status: Status) -> None:
@@ -353,8 +351,7 @@ class Placing:
         if self._is_open and not self.slots.refuse(refused.id) and refused.id in self.ticketed.lives:
             if isinstance(refused.cause, DeadlinePassed):
                 what = self.ticketed.lives[refused.id].what
-                event = event_of(refused, time.time())
-                why = event.text if event else "its deadline passed"
+                why = event_of(refused, time.time()).text
                 self._state_store.keep_timed([Timed(refused.id, "actor", what.job, what.ask, why)])
             core = ray._private.worker.global_worker.core_worker
             core.kill_actor(ray.ActorID.from_hex(refused.id), True)
@@ -383,7 +380,6 @@ class Placing:
                 self._short.setdefault(id, time.monotonic())
         pool = self.slots.pool_of(known[0])
         event = event_of(replace(waiting, asks=tuple(known)), now, names)
-        assert event is not None
         if pool is not None:  # one event per shape and cause, not per task
             who = f"tasks that ask for {pool.shape.ask.choices[0].resources}"
             causes = tuple(verdict.main_reasons for verdict in waiting.verdicts)

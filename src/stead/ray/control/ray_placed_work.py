@@ -85,7 +85,6 @@ class PendingKinds:
                 self._reported[kind] = causes
                 subject = f"work that asks for {amounts_text(real_amounts(row.resources))}"
                 event = event_of(Waiting((subject,), found.verdicts), time.time())
-                assert event is not None
                 self._state_store.add_event(replace(event, count=row.count))
         self._seen = seen
         self._reported = {kind: causes for kind, causes in self._reported.items() if kind in seen}
@@ -134,9 +133,8 @@ class Deadlines:
                 return False
         why = self._why(timed.ask)
         self._state_store.keep_timed([replace(timed, refused=str(why))])
-        event = event_of(Refused(id, DeadlinePassed(timed.ask.deadline or 0.0, why.verdicts)), time.time(), why.names)
-        assert event is not None
-        self._state_store.add_event(event)
+        refused = Refused(id, DeadlinePassed(timed.ask.deadline or 0.0, why.verdicts))
+        self._state_store.add_event(event_of(refused, time.time(), why.names))
         return True
 
     def end_orphans(self) -> None:
@@ -239,6 +237,4 @@ class Evictions:
         """Write the event of an eviction from this node."""
         taints = engine.nodes[node].taints if node in engine.nodes else ()
         for taint in [taint for taint in taints if taint.effect is Effect.NO_EXECUTE][:1]:
-            event = event_of(Evicted(id, node, taint), time.time(), engine.titles)
-            assert event is not None
-            self._state_store.add_event(event)
+            self._state_store.add_event(event_of(Evicted(id, node, taint), time.time(), engine.titles))

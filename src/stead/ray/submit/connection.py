@@ -200,7 +200,8 @@ class Connection:
         """Whether this process has left the cluster. Do not call the controller then: Ray would automatically start a
         new cluster for a process that is not connected."""
         worker = ray._private.worker.global_worker
-        return not worker.connected or getattr(worker, "core_worker", None) is not self.core
+        core = getattr(worker, "core_worker", None)  # Ray deletes it during its shutdown
+        return not worker.connected or core is not self.core
 
     def ask(self, method: str, *given: Any, **named: Any) -> Any:
         """Call the controller and return its answer or raise its error. If the controller died, call the next one

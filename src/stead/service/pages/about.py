@@ -21,7 +21,7 @@ from stead.language.labels import Labels
 from stead.language.nodes import Node
 from stead.operate.audit import Entry
 from stead.operate.changes import Absent, inverse
-from stead.operate.desk import Desk, Unanswered
+from stead.operate.desk import Desk, Unanswered, explained
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import NodeView, explanation_json
 from stead.service.pages.frame import Frame
@@ -92,14 +92,12 @@ def _why(desk: Desk, id: str) -> str | None:
         return None
 
 
-def explained(desk: Desk, id: str) -> Mapping[str, Any]:
-    """The explanation, or a sentence for work that the engine does not place, such as work inside a placed group."""
-    try:
-        return explanation_json(desk.why(id))
-    except (Absent, Unanswered):
-        raise
-    except Invalid as error:
-        return {"text": str(error), "fits": False, "chosen": None, "change": None, "members": (), "runners_up": ()}
+def explanation_of(desk: Desk, id: str) -> Mapping[str, Any]:
+    """The explanation for a template."""
+    found = explained(desk, id)
+    if isinstance(found, str):
+        return {"text": found, "fits": False, "chosen": None, "change": None, "members": (), "runners_up": ()}
+    return explanation_json(found)
 
 
 # -- what can be undone

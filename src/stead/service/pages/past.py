@@ -122,5 +122,4 @@ def decided_in(replayed: Replayed) -> list[tuple[str, str, str]]:
 def sentence(decision: Decision, names: Mapping[str, str]) -> tuple[str, str, str]:
     """A decision as (subject, what was decided, an id to link to)."""
     event = event_of(decision, 0.0, names)
-    assert event is not None, "every decision is an event"
     return listed(ids_of(decision)) or event.subject, event.text, next(iter(ids_of(decision)), "")

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from stead.operate.changes import Absent
 from stead.operate.desk import Desk
 from stead.operate.pending import Alike, pending_alike
-from stead.service.pages.about import explained
+from stead.service.pages.about import explanation_of
 from stead.service.pages.frame import Frame
 from stead.text import short_id
 
@@ -64,6 +64,6 @@ def add_waiting(pages: APIRouter, frame: Frame) -> None:
 
 def card_of(desk: Desk, alike: Alike) -> Card:
     try:
-        return Card(alike, explained(desk, alike.id))
+        return Card(alike, explanation_of(desk, alike.id))
     except Absent:
         return Card(alike, None)

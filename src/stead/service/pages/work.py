@@ -20,7 +20,7 @@ from stead.operate.describing import describe_group, describe_work
 from stead.operate.desk import Desk
 from stead.operate.snapshot import PAGE_MAX, Query
 from stead.operate.views import GroupView, NodeView, Page, WorkView, explanation_json
-from stead.service.pages.about import about, explained, past_of, titles_of
+from stead.service.pages.about import about, explanation_of, past_of, titles_of
 from stead.service.pages.cluster import TEXT_MAX, understood
 from stead.service.pages.frame import Frame
 from stead.service.pages.sorting import Column, amount_key, heads, known, ordered_by
@@ -100,7 +100,7 @@ def add_work(pages: APIRouter, frame: Frame) -> None:
     def one(request: Request, id: str) -> HTMLResponse:
         try:
             description = describe_work(desk, id)
-            why = explained(desk, description.id)
+            why = explanation_of(desk, description.id)
         except Absent as error:
             return past_of(request, frame, id, error)
         view = description.subject
