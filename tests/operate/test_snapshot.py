@@ -135,6 +135,17 @@ class TestWork:
             snapshot.one("gang")
 
 
+def test_waiting_work_is_in_the_order_in_which_it_is_tried_with_the_members_of_groups_in_between() -> None:
+    late = """
+    nodes: [{id: n, capacity: {CPU: 1}}]
+    work: [{id: early, resources: {CPU: 9}}, {id: late, resources: {CPU: 9}, at: 2}]
+    groups: [{id: gang, bundles: [{CPU: 9}, {CPU: 9}], at: 1}]
+    """
+    with simulated(late) as desk:
+        assert list(desk.snapshot().engine.waiting) == ["early", "gang", "late"]
+        assert ids(desk.work(Query(("state=waiting",)))) == ["early", "gang-1", "gang-2", "late"]
+
+
 class TestGroups:
     def test_that_are_waiting_come_first(self, snapshot: Snapshot) -> None:
         assert [(view.id, view.state) for view in snapshot.groups().items] == [("never", "waiting"), ("gang", "placed")]

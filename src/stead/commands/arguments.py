@@ -109,7 +109,8 @@ def targets_of(
         Target(name, by, everyone) for name, by in ((node_id, "node_id"), (node_ip, "node_ip")) if name is not None
     ]
     if words and words[0] not in _NODES:
-        raise click.UsageError(f"{words[0]!r} is not expected here; write: nodes NODE {words[-1]}")
+        node = words[0] if len(words) > 1 and "=" not in words[0] else "NODE"
+        raise click.UsageError(f"{words[0]!r} is not expected here; write: nodes {node} {words[-1]}")
     rest = words[1:]
     if words and selector is None:
         if not rest:

@@ -25,7 +25,7 @@ from stead.commands.output import (
 )
 from stead.language.resources import amounts_text
 from stead.language.times import duration_text
-from stead.text import first_few, printable, short_id
+from stead.text import first_few, plural, printable, short_id
 
 if TYPE_CHECKING:
     from stead.commands.naming import Names
@@ -179,7 +179,7 @@ def _waiting(desk: Desk, summary: Summary) -> list[str]:
     rest = kinds[LONGEST_SHOWN:]
     count = sum(alike.pieces for alike in rest) + page.total - len(page.items)
     if count:
-        more = f"and {count:,} more, of {len(rest):,} other kinds"
+        more = f"and {count:,} more, of {plural(len(rest), 'other kind')}"
         lines.append(f"  {more}; list them with: stead work --filter state=waiting")
     return lines
 

@@ -65,7 +65,7 @@ class Pending:
         if id in rows.waiting_groups:
             group = rows.groups[id]
             owner = known.owner or group.owner
-            count = sum(member.id not in rows.placed for member in group.alternatives[0])
+            count = len(rows.missing(id))
         else:
             owner = rows.owner(id)
         name = known.name or entry_name(id)

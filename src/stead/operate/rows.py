@@ -166,12 +166,13 @@ class Rows:
     @cached_property
     def waiting(self) -> Sequence[str]:
         groups = self.waiting_groups
-        found = [id for id in self.in_line if id not in groups]
-        for id in self.in_line if groups else ():
-            if id in groups:
-                members = self.groups[id].alternatives[0]
-                found += [member.id for member in members if member.id not in self.placed]
-        return found
+        if not groups:
+            return self.in_line
+        return [piece for id in self.in_line for piece in (self.missing(id) if id in groups else (id,))]
+
+    def missing(self, group: str) -> list[str]:
+        """The members of a waiting group that are not placed."""
+        return [member.id for member in self.groups[group].alternatives[0] if member.id not in self.placed]
 
     @cached_property
     def running(self) -> Sequence[str]:
