@@ -1,7 +1,7 @@
 """The oracle: docs/semantics.md implemented naively, one node at a time, with plain dicts, every rule for every node.
 
 Rule: only the types of facts, reasons and decisions come from the engine; the operators of the language are implemented
-again in `oracle_language`. Holds (rule 9) are not covered, and the clock is only stored.
+again in `oracle_language`. Holds (rule 10) are not covered, and the clock is only stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import product
 
 from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
-from stead.language.asks import Affinity, Ask, AskId, Choice, Group, PolicyName, Spread, Strategy
+from stead.language.asks import Affinity, Ask, AskId, Choice, Group, HostPort, PolicyName, Spread, Strategy
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources
@@ -145,6 +145,12 @@ def _lies_outside(domains: set[tuple[str, str]], place: Place) -> bool:
 
 def _has_no_taint(taint: Taint, place: Place) -> bool:
     return taint not in place.node.taints
+
+
+def _has_port_free(wanted: HostPort, place: Place) -> bool:
+    taken = [port for held in place.asks.values() for port in held.ask.ports]
+    same = [port for port in taken if (port.protocol, port.port) == (wanted.protocol, wanted.port)]
+    return not any("" in (port.ip, wanted.ip) or port.ip == wanted.ip for port in same)
 
 
 def refuses(ask: Ask, taint: Taint) -> bool:
@@ -382,6 +388,8 @@ class Oracle:
         for taint in sorted(taints, key=lambda taint: (taint.key, taint.value, taint.effect)):
             if refuses(ask, taint):
                 yield reasons.Tainted(taint), partial(_has_no_taint, taint)
+        for port in ask.ports:
+            yield reasons.PortTaken(port), partial(_has_port_free, port)
         needs = sorted(choice.resources.items())
         for name, need in needs:
             yield reasons.NeverFits(name, need), partial(_ever_fits, name, need)
@@ -503,6 +511,8 @@ class Oracle:
                 return preference, -self.load(ask, choice_index, node)
             case PolicyName.RANDOM:
                 return preference, 0
+            case PolicyName.KUBE:
+                return 0, 0  # tests/kubernetes/kube_oracle.py knows its order
             case PolicyName.FLOW | PolicyName.FLOW_PACK | PolicyName.FLOW_FGD:
                 raise AssertionError("what is decided together has no order of its own; see tests/flow/literal.py")
 

@@ -8,7 +8,7 @@ towards the simple value: the first option is always the simplest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hypothesis import strategies as st
@@ -24,10 +24,10 @@ from stead.engine.facts import (
     NodeLeft,
     NodeTainted,
 )
-from stead.language.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
+from stead.language.asks import Affinity, Ask, Choice, Group, HostPort, PolicyName, Preference, Spread, Strategy
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node
-from stead.language.resources import Resources
+from stead.language.resources import NOTHING, Resources
 from stead.language.taints import Effect, Taint, Toleration
 
 T = TypeVar("T")
@@ -189,7 +189,17 @@ class Maker:
             self.one(ONE_AT_A_TIME),
             priority=self.one((-1, 1)) if self.rarely(4) else 0,
             deadline=self.one((5.0, 30.0, 100.0)) if self.rarely(6) else None,
+            ports=tuple(self.some(self.port, 1, 2) if self.rarely(6) else ()),
+            images=tuple(self.some(lambda: self.one(("a", "b")), 1, 2) if self.rarely(6) else ()),
+            estimates=self.resources(NEEDS) if self.rarely(6) else NOTHING,
+            pulls=tuple(self.some(self.pull, 1, 2) if self.rarely(6) else ()),
         )
+
+    def port(self) -> HostPort:
+        return HostPort(self.one((80, 443)), self.one(("TCP", "UDP")), self.one(("", "10.0.0.1", "10.0.0.2")))
+
+    def pull(self) -> Preference:
+        return Preference(replace(self.affinity(), selector=self.work_selector(by_id=False)), self.one((1, 50, 100)))
 
     def group(self) -> Group:
         """Members are named after their group, ``g0.0.1``: the second member of the first alternative."""

@@ -15,7 +15,7 @@ from stead.engine import decisions as d
 from stead.engine import facts as f
 from stead.engine import reasons as r
 from stead.errors import Invalid
-from stead.language.asks import Affinity, Ask, Choice, Group, PolicyName, Preference, Spread, Strategy
+from stead.language.asks import Affinity, Ask, Choice, Group, HostPort, PolicyName, Preference, Spread, Strategy
 from stead.language.labels import NOWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
@@ -44,8 +44,21 @@ RICH = Ask(
     -5,
     12.5,
     "job-1",
+    (HostPort(80), HostPort(53, "UDP", "10.0.0.1")),
+    ("web:1", "web:1"),
+    Resources.of(CPU="100m"),
+    (Preference(APART, 9),),
 )
-NODE = Node("n", Resources.of(CPU=4, memory="2Gi"), Labels({"zone": "a"}), (TAINT, Taint("x")), "10.0.0.1", "one", True)
+NODE = Node(
+    "n",
+    Resources.of(CPU=4, memory="2Gi"),
+    Labels({"zone": "a"}),
+    (TAINT, Taint("x")),
+    "10.0.0.1",
+    "one",
+    True,
+    (("web:1", 30_000_000),),
+)
 GROUP = Group(
     "g", ((Ask("m-1"), Ask("m-2")), (Ask("m-3"),)), Strategy.STRICT_PACK, (("zone", Strategy.SPREAD),), 3, 4.0, "me"
 )
@@ -61,6 +74,7 @@ REASONS: list[r.Reason] = [
     r.KeptAway(APART),
     r.Skewed(SPREAD),
     r.Tainted(TAINT),
+    r.PortTaken(HostPort(80, "UDP", "10.0.0.1")),
     r.HasMember("zone"),
     r.ApartFromGroup("node_id"),
     r.NeverFits("GPU", 20_000),
@@ -183,7 +197,7 @@ SLIPS = [
     (
         '{"id":"a","policy":"best"}',
         Ask,
-        'Ask.policy must be one of hybrid, pack, spread, random, flow, flow-pack, flow-fgd, not "best"',
+        'Ask.policy must be one of hybrid, pack, spread, random, flow, flow-pack, flow-fgd, kube, not "best"',
     ),
     ('{"id":"a","choices":{}}', Ask, "Ask.choices must be a list, not {}"),
     ('{"id":"a","labels":{"k":1}}', Ask, "Ask.labels must be text, not 1"),

@@ -8,7 +8,7 @@ from typing import Any
 from stead.engine.engine import Engine
 from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskEnded, ClockAdvanced
-from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
+from stead.language.asks import Affinity, Ask, Choice, HostPort, PolicyName, Preference, Spread, Strategy
 from stead.language.labels import ANYWHERE, NOWHERE, Requirement, Selector
 from stead.language.taints import Effect
 from tests.behaviour import (
@@ -86,6 +86,21 @@ def one_node_drains() -> Explanation:
 @case
 def two_nodes_drain() -> Explanation:
     return cluster(node("n0", draining=True), node("n1", draining=True)).explain(ask("w", 1))
+
+
+@case
+def one_node_has_a_port_in_use() -> Explanation:
+    engine = cluster(node("n0"))
+    run(engine, ask("web", 1, ports=(HostPort(80),)), "n0")
+    return engine.explain(ask("w", 1, ports=(HostPort(80, ip="10.0.0.1"),)))
+
+
+@case
+def two_nodes_have_a_port_in_use() -> Explanation:
+    engine = cluster(node("n0"), node("n1"))
+    for name in ("n0", "n1"):
+        run(engine, ask(f"web-{name}", 1, ports=(HostPort(80),)), name)
+    return engine.explain(ask("w", 1, ports=(HostPort(80),)))
 
 
 @case

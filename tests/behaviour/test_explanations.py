@@ -83,6 +83,7 @@ def test_codes_are_stable() -> None:
         "no-alternative-holds",
         "no-term-matches",
         "not-near",
+        "port-taken",
         "reserved",
         "short-now",
         "skewed",

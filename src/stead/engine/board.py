@@ -20,6 +20,7 @@ from stead.engine.batch.flow import Emptiest, Fullest, Prices
 from stead.engine.batch.fragmentation import LeastFragmenting, Mix
 from stead.engine.change_log import RESERVED, Column
 from stead.engine.fleet import Fleet, News, Nodes, as_flags, rows_of
+from stead.engine.kube_scores import KubeStanding
 from stead.engine.policies import Dice, policies
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape, Standing, View
@@ -103,7 +104,7 @@ class Board:
         self.dice = Dice(seed)
         self._policies = policies(hybrid_threshold)
         self._shapes: Sheet[tuple[object, ...], Shape] = Sheet()
-        self._standings: OrderedDict[Demand, Standing] = OrderedDict()
+        self._standings: OrderedDict[Demand, Standing | KubeStanding] = OrderedDict()
         self._views: dict[Demand, View] = {}
         self.least_fragmenting = LeastFragmenting(Mix())
         self._shapes_max = SHAPES_IDLE_MAX
@@ -153,12 +154,12 @@ class Board:
             self._views.clear()
             self.work.forget_indexes(self.fleet, waiting.columns)
 
-    def standing(self, demand: Demand) -> Standing:
+    def standing(self, demand: Demand) -> Standing | KubeStanding:
         """The demand's ranking of all nodes, up to date."""
         self._bound_log()
         standing = self._standings.get(demand)
         if standing is None:
-            standing = self._standings[demand] = Standing(demand)
+            standing = self._standings[demand] = KubeStanding(demand) if demand.is_kube else Standing(demand)
             if len(self._standings) > STANDINGS_MAX:
                 self._standings.popitem(last=False)
         else:
@@ -209,6 +210,8 @@ class Board:
         self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
     ) -> Placement:
         held = self.fleet.take(row, demand.needs)
+        if ask.estimates:
+            self.fleet.estimate(row, ask.estimates.items(), +1)
         placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group)
         self.work.add(self.fleet, placement)
         if self.attempted is not None:
@@ -219,6 +222,8 @@ class Board:
         """Place a lifted ask again, on the same devices."""
         needs = placement.ask.choices[placement.choice].resources.items()
         self.fleet.take_again(placement.row, needs, placement.held)
+        if placement.ask.estimates:
+            self.fleet.estimate(placement.row, placement.ask.estimates.items(), +1)
         self.work.add(self.fleet, placement)
 
     def place_many(self, runs: Sequence[tuple[Demand, Sequence[Ask], list[int], Line]]) -> None:
@@ -230,6 +235,8 @@ class Board:
                 held = [self.fleet.take(row, demand.needs) for row in rows]
             else:
                 self.fleet.take_many(rows, demand.needs)
+            for row in rows if asks[0].estimates else ():
+                self.fleet.estimate(row, asks[0].estimates.items(), +1)
             choice, moment, turn = demand.index, line.moment, line.turn
             places = zip(asks, rows, held, strict=False)
             alike.append([Placement(ask, row, choice, devices, moment, turn, None) for ask, row, devices in places])
@@ -242,6 +249,8 @@ class Board:
         placement = self.work.remove(self.fleet, id)
         needs = placement.ask.choices[placement.choice].resources.items()
         self.fleet.give(placement.row, needs, placement.held)
+        if placement.ask.estimates:
+            self.fleet.estimate(placement.row, placement.ask.estimates.items(), -1)
         if self.attempted is not None:
             self.attempted.moves.append((placement, False))
         return placement

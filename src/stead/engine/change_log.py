@@ -13,7 +13,20 @@ T = TypeVar("T")
 
 
 ColumnKind = Literal[
-    "nodes", "draining", "taints", "reserved", "label", "free", "total", "work", "ask", "any-work", "keepers"
+    "nodes",
+    "draining",
+    "taints",
+    "reserved",
+    "label",
+    "free",
+    "total",
+    "work",
+    "ask",
+    "any-work",
+    "keepers",
+    "pulls",
+    "port",
+    "images",
 ]
 
 
@@ -32,6 +45,9 @@ RESERVED = Column("reserved")
 ANY_WORK = Column("any-work")
 KEEPERS = Column("keepers")
 """Changes when a symmetric anti-affinity of placed work is added or removed."""
+PULLS = Column("pulls")
+"""Changes when work is placed or removed that prefers later work near it or apart from it."""
+IMAGES = Column("images")
 
 
 class ChangeLog(Generic[T]):

@@ -25,6 +25,7 @@ from stead.engine.decisions import (
     Verdict,
     Waiting,
 )
+from stead.engine.explain.by_plugin import PluginRefusal, refusals_by_plugin
 from stead.engine.explain.explanations import Explanation, explain_group, explain_placed, explain_waiting
 from stead.engine.facts import (
     AskEnded,
@@ -244,23 +245,26 @@ class Engine:
     def decide(self, limit: int | None = None) -> list[Decision]:
         """What to do now, given all facts so far. The engine assumes its own placements at once.
 
-        `limit` bounds how many asks and groups are placed; the next call decides the rest.
+        `limit` bounds how many asks and groups are placed (by default, the setting `placed_at_once`); the next call
+        decides the rest.
         """
         parts, now = self._parts, self._parts.now
         waiting, times = parts.waiting, parts.taint_times
         decisions: list[Decision] = [*times.expire_due(now), *times.evict_due(now)]
         self._refuse_late(decisions)
-        left, tried, singles, parts.is_unfinished = limit, False, 0, False
+        left = self.settings.placed_at_once if limit is None else limit
+        tried, singles, parts.is_unfinished = False, 0, False
         while self._anybody_awake():
             tried = True
             for line in waiting.lines():
                 if left is not None and left <= 0:
+                    parts.is_unfinished = True  # so `next_moment` is now
                     return decisions
                 singles += line.sleeper.policy.in_batches
                 if singles > SINGLES_MAX:
-                    parts.is_unfinished = True  # so `next_moment` is now
+                    parts.is_unfinished = True
                     return decisions
-                placed = self._decide_line(line, left, decisions)
+                placed = self._decide_line(line, left, decisions, cuts_batches=limit is not None)
                 left = None if left is None else left - placed
                 waiting.wake(parts.board.fleet)
         decisions += times.evict_due(now)
@@ -289,12 +293,12 @@ class Engine:
                 parts.forget(id)
                 decisions.append(Refused(id, DeadlinePassed(deadline, verdicts)))
 
-    def _decide_line(self, line: Line, limit: int | None, decisions: list[Decision]) -> int:
+    def _decide_line(self, line: Line, limit: int | None, decisions: list[Decision], cuts_batches: bool) -> int:
         """Place the work of a line, at most `limit`; what does not fit goes to sleep. Returns how many were placed."""
         sleeper, parts = line.sleeper, self._parts
         assert isinstance(sleeper, Shape | GroupShape)
         if sleeper.policy.in_batches and self.solver is not None:
-            runs = ready_runs(parts.board, parts.waiting, sleeper.policy, limit)
+            runs = ready_runs(parts.board, parts.waiting, sleeper.policy, limit if cuts_batches else None)
             if runs:
                 return self._decide_batch(sleeper.policy, runs, decisions)
         if isinstance(sleeper, GroupShape) or sleeper.one_by_one or parts.board.work.watches(sleeper.kind):
@@ -350,7 +354,7 @@ class Engine:
         done, board = 0, self._parts.board
         for demand in shape.demands:
             if done < len(run):
-                rows = board.standing(demand).best_many(board.fleet, len(run) - done)
+                rows = board.standing(demand).best_many(board.world, len(run) - done)
                 if rows:
                     asks = run[done : done + len(rows)]
                     ids = [ask.id for ask in asks]
@@ -450,6 +454,11 @@ class Engine:
         if what.id in twin.work.placements.map:
             twin.lift(what.id)  # an ask does not block itself
         return explain_waiting(twin, what)
+
+    def refusals_by_plugin(self, ask: Ask) -> tuple[PluginRefusal, ...]:
+        """Why no node takes the ask now, counted as kube-scheduler counts."""
+        board = self._parts.board.fork(lasting=False)
+        return refusals_by_plugin(board, ask)
 
     def feasible(self, ask: Ask) -> frozenset[NodeId]:
         """The nodes that would take the ask, by any of its choices, if nothing else ran there."""

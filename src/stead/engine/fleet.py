@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stead.engine.amounts import Amount, Amounts, DeviceShares, grown
-from stead.engine.change_log import DRAINING, NODES, TAINTS, ChangeLog, Column
+from stead.engine.change_log import DRAINING, IMAGES, NODES, TAINTS, ChangeLog, Column
 from stead.engine.sharing import Sheet, Shelf
 from stead.language.labels import NODE_ID_KEYS, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
@@ -92,6 +93,30 @@ class RowSet:
         return entry & ~(1 << row)
 
 
+class Domains(NamedTuple):
+    """The domains of a label key as a column: the number of each row's domain, -1 for rows without the key. `size` is
+    the number of domains. With `are_single`, every domain is one row. Never write to it."""
+
+    numbers: NDArray[np.intp]
+    size: int
+    are_single: bool
+
+    def sums(self, column: Amounts) -> Amounts:
+        """For each domain, the sum over its rows."""
+        held = self.numbers >= 0
+        if self.are_single:
+            sums = np.zeros(self.size, np.int64)
+            sums[self.numbers[held]] = column[held]
+            return sums
+        return np.bincount(self.numbers[held], column[held], self.size).astype(np.int64)  # exact below 2**53
+
+    def spread_out(self, sums: Amounts) -> Amounts:
+        """For each row, the value of its domain; 0 without the key."""
+        if not self.size:
+            return np.zeros(len(self.numbers), np.int64)
+        return np.where(self.numbers >= 0, sums[self.numbers], 0)
+
+
 class Fleet:
     """All nodes. Rows are reused after a node has left; `alive` is the set of rows in use."""
 
@@ -104,6 +129,10 @@ class Fleet:
         self.with_key: Sheet[str, Nodes] = Sheet()
         self.with_value: Shelf[str, str, tuple[int, ...] | Nodes] = Shelf()
         self.taints: Sheet[Taint, Nodes] = Sheet()
+        self.images: Sheet[str, tuple[int, Nodes]] = Sheet()
+        """Every image with its size in bytes, as first reported, and the nodes that have it."""
+        self.estimates: Sheet[str, Amounts] = Sheet()
+        """What scores assume to be in use, in addition to what was requested."""
         self.amounts: Sheet[str, Amount] = Sheet()
         self.ask_counts: Amounts = np.zeros(self.size, np.int64)
         self.versions: Sheet[Column, int] = Sheet()
@@ -119,6 +148,7 @@ class Fleet:
         self._changed: dict[NodeId, Node] = {}  # nodes that are newer than in `_by_id`
         self._titles: tuple[Mapping[NodeId, Node], Titles] | None = None  # with the nodes that they are of
         self._about_taints: tuple[int, dict[Hashable, Any]] = (-1, {})
+        self._domains: dict[str, tuple[tuple[int, ...], Domains]] = {}  # with the versions that they are of
         self._owned_amounts: set[str] = set()
         self._owned_counts = True
 
@@ -128,9 +158,10 @@ class Fleet:
         if self._about_taints[0] != self.versions.map.get(TAINTS, 0):
             self._about_taints = self.versions.map.get(TAINTS, 0), {}
         twin.__dict__.update(self.__dict__)
-        twin._changed = {}
-        for name in ("rows", "nodes", "with_key", "with_value", "taints", "amounts", "versions"):
+        twin._changed, twin._domains = {}, dict(self._domains)
+        for name in ("rows", "nodes", "with_key", "with_value", "taints", "images", "amounts", "versions"):
             setattr(twin, name, getattr(self, name).fork(lasting))
+        twin.estimates = Sheet({name: column.copy() for name, column in self.estimates.map.items()})
         twin.touched, twin.news, twin._vacant = ChangeLog(), self.news.fork(), list(self._vacant)
         twin._owned_amounts, twin._owned_counts = set(), False
         if lasting:
@@ -246,6 +277,29 @@ class Fleet:
     def domains(self, key: str) -> Mapping[str, tuple[int, ...] | Nodes]:
         return self.with_value.read(key)
 
+    def domain_column(self, key: str) -> Domains:
+        """The same as a column."""
+        versions = *self.stamp((NODES, Column("label", key))), self.size
+        known = self._domains.get(key)
+        if known is not None and known[0] == versions:
+            return known[1]
+        numbers = np.full(self.size, -1, np.intp)
+        values = self.with_value.read(key)
+        for number, entry in enumerate(values.values()):
+            numbers[list(entry) if isinstance(entry, tuple) else rows_of(entry)] = number
+        found = Domains(numbers, len(values), len(values) == self.with_key.map.get(key, 0).bit_count())
+        self._domains[key] = versions, found
+        return found
+
+    def estimated(self, resource: str) -> Amounts:
+        """What scores assume to be in use of a resource, in addition to what was requested, as a column."""
+        found = self.estimates.map.get(resource)
+        if found is None or len(found) < self.size:
+            found = self.estimates.write()[resource] = (
+                np.zeros(self.size, np.int64) if found is None else grown(found, self.size)
+            )
+        return found
+
     def stamp(self, columns: Iterable[Column]) -> tuple[int, ...]:
         """A value that changes whenever one of the columns changes."""
         versions = self.versions.map
@@ -268,6 +322,7 @@ class Fleet:
             self._write(row, node)
             self._relabel(row, old.all_labels, node.all_labels)
             self._retaint(row, old.taints, node.taints)
+            self._restock(row, old.images, node.images)
             self._resize(row, node.capacity)
             self.set_draining(row, node.draining)
             return row
@@ -292,6 +347,7 @@ class Fleet:
         self.alive |= 1 << row
         self._relabel(row, Labels(), node.all_labels)
         self._retaint(row, (), node.taints)
+        self._restock(row, (), node.images)
         self._resize(row, node.capacity)
         if node.draining:
             self.draining |= 1 << row
@@ -310,6 +366,7 @@ class Fleet:
         node = self.nodes.map[row]
         self._relabel(row, node.all_labels, Labels())
         self._retaint(row, node.taints, ())
+        self._restock(row, node.images, ())
         self._resize(row, Resources())
         if self.draining >> row & 1:
             self.draining &= ~(1 << row)
@@ -323,25 +380,25 @@ class Fleet:
 
     def set_labels(self, row: int, labels: Labels) -> None:
         old = self.nodes.map[row]
-        new = Node(old.id, old.capacity, labels, old.taints, old.ip, old.name, old.draining)
+        new = replace(old, labels=labels)
         self._write(row, new)
         self._relabel(row, old.all_labels, new.all_labels)
 
     def set_taints(self, row: int, taints: tuple[Taint, ...]) -> None:
         old = self.nodes.map[row]
-        self._write(row, Node(old.id, old.capacity, old.labels, taints, old.ip, old.name, old.draining))
+        self._write(row, replace(old, taints=taints))
         self._retaint(row, old.taints, taints)
 
     def set_capacity(self, row: int, capacity: Resources) -> None:
         old = self.nodes.map[row]
-        self._write(row, Node(old.id, capacity, old.labels, old.taints, old.ip, old.name, old.draining))
+        self._write(row, replace(old, capacity=capacity))
         self._resize(row, capacity)
 
     def set_draining(self, row: int, draining: bool) -> None:
         if bool(self.draining >> row & 1) == draining:
             return
         old = self.nodes.map[row]
-        self._write(row, Node(old.id, old.capacity, old.labels, old.taints, old.ip, old.name, draining))
+        self._write(row, replace(old, draining=draining))
         self.draining ^= 1 << row
         self.bump(DRAINING, row)
 
@@ -437,6 +494,27 @@ class Fleet:
             else:
                 del self.taints.write()[taint]
         self.bump(TAINTS, row)
+
+    def _restock(self, row: int, old: tuple[tuple[str, int], ...], new: tuple[tuple[str, int], ...]) -> None:
+        """Update the index of images."""
+        if old == new:
+            return
+        images, bit, kept = self.images.write(), 1 << row, dict(new)
+        for name in [name for name, _ in old if name not in kept]:
+            size, nodes = images[name]
+            if nodes == bit:
+                del images[name]
+            else:
+                images[name] = size, nodes & ~bit
+        for name, size in new:
+            known = images.get(name)
+            images[name] = (size, bit) if known is None else (known[0], known[1] | bit)
+        self.bump(IMAGES, news=False)
+
+    def estimate(self, row: int, amounts: Iterable[tuple[str, int]], step: int) -> None:
+        """Work with these estimates was placed (+1) or removed (-1)."""
+        for resource, units in amounts:
+            self.estimated(resource)[row] += step * units
 
     def _resize(self, row: int, capacity: Resources) -> None:
         for resource, column in self.amounts.map.items():

@@ -109,6 +109,8 @@ def policies(hybrid_threshold: float) -> dict[PolicyName, Policy]:
         PolicyName.FLOW: EmptiestFirst(),
         PolicyName.FLOW_PACK: FullestFirst(),
         PolicyName.FLOW_FGD: FullestFirst(),
+        # Ranked by `kube_scores`.
+        PolicyName.KUBE: EmptiestFirst(),
     }
 
 

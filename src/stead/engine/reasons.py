@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stead.language.asks import Affinity, Spread
+from stead.language.asks import Affinity, HostPort, Spread
 from stead.language.labels import Requirement, Selector
 from stead.language.taints import Taint
 
@@ -98,6 +98,14 @@ class Tainted:
 
 
 @dataclass(frozen=True, slots=True)
+class PortTaken:
+    """Work on the node has opened a port that the ask needs."""
+
+    code: ClassVar[str] = "port-taken"
+    port: HostPort
+
+
+@dataclass(frozen=True, slots=True)
 class HasMember:
     """The group is strictly spread, and another member is in the node's domain or the node lacks the topology key."""
 
@@ -153,6 +161,7 @@ Reason = (
     | KeptAway
     | Skewed
     | Tainted
+    | PortTaken
     | HasMember
     | ApartFromGroup
     | NeverFits

@@ -13,8 +13,10 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from stead.engine.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
-from stead.engine.fleet import Fleet, Nodes, RowSet, from_flags
+from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags
 from stead.engine.reasons import (
     ApartFromGroup,
     Draining,
@@ -25,6 +27,7 @@ from stead.engine.reasons import (
     NoAlternativeHolds,
     NoTermMatches,
     NotNear,
+    PortTaken,
     Reason,
     Reserved,
     ShortOf,
@@ -34,7 +37,7 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.work import Kind, Work, meant_by
-from stead.language.asks import Affinity, Choice, Spread, Strategy
+from stead.language.asks import Affinity, Choice, HostPort, Spread, Strategy
 from stead.language.labels import NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.taints import Taint, Toleration, tolerated
 
@@ -218,21 +221,17 @@ class NotSkewed:
     def refusals(self, world: World) -> Refused:
         fleet, key = world.fleet, self.spread.topology
         meant = meant_by(self.spread.selector, None, self.kind[0])
-        eligible = self._eligible(world)
-        counts: dict[str | None, int] = {}
-        for row, count in world.work.counts(meant).items():
-            if eligible >> row & 1:
-                value = fleet.nodes.map[row].label(key)
-                counts[value] = counts.get(value, 0) + count
-        domains = {value: RowSet.nodes(entry) for value, entry in fleet.domains(key).items()}
-        filled = [counts.get(value, 0) for value, nodes in domains.items() if nodes & eligible]
-        least = min(filled) if len(filled) >= self.spread.min_domains else 0
+        counts, domains = world.work.counts(meant, fleet.size), fleet.domain_column(key)
+        eligible = as_flags(self._eligible(world), fleet.size)
+        filled = domains.sums(np.where(eligible, counts, 0))
+        is_counted = np.zeros(domains.size, np.bool_)
+        is_counted[domains.numbers[eligible]] = True
+        least = filled[is_counted].min(initial=_MANY) if is_counted.sum() >= self.spread.min_domains else 0
         itself = 1 if meant.includes(self.kind) else 0
-        refused = fleet.alive & ~fleet.with_key.map.get(key, 0)
-        for value, nodes in domains.items():
-            if counts.get(value, 0) + itself - least > self.spread.max_skew:
-                refused |= nodes
-        yield Skewed(self.spread), refused
+        is_full = filled + itself - least > self.spread.max_skew
+        lacking = fleet.alive & ~fleet.with_key.map.get(key, 0)
+        refused = from_flags(domains.spread_out(is_full.astype(np.int64)) > 0) if is_full.any() else 0
+        yield Skewed(self.spread), lacking | refused & fleet.alive
 
     def _eligible(self, world: World) -> Nodes:
         """The nodes whose work counts."""
@@ -241,6 +240,23 @@ class NotSkewed:
         for key in self.keys:
             nodes &= fleet.with_key.map.get(key, 0)
         return nodes & allowed((ToleratesTaints(self.tolerations),), world) if self.spread.by_taints else nodes
+
+
+_MANY = np.iinfo(np.int64).max // 2
+
+
+@dataclass(frozen=True, slots=True)
+class PortsFree:
+    """No placed work on the node has opened one of these ports."""
+
+    ports: tuple[HostPort, ...]
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return tuple(Column("port", port.number) for port in self.ports)
+
+    def refusals(self, world: World) -> Refused:
+        for port in self.ports:
+            yield PortTaken(port), world.work.with_port(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +366,7 @@ class Rules:
         return tuple(rule for rule in self.before_amounts if not isinstance(rule, _ABOUT_WORK))
 
 
-_ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed)
+_ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed, PortsFree)
 
 
 def compile_rules(
@@ -360,6 +376,7 @@ def compile_rules(
     affinities: tuple[tuple[Affinity, ...], ...],
     spreads: tuple[Spread, ...],
     holder: object,
+    ports: tuple[HostPort, ...] = (),
 ) -> Rules:
     """All rules of one choice, in blame order."""
     needs = tuple(choice.resources.items())
@@ -381,6 +398,8 @@ def compile_rules(
     lasting.extend(NotSkewed(spread, choice.selector, tolerations, kind, keys) for spread in spreads)
     # Taints are set by the operator. Amounts come last, because they change all the time.
     lasting.append(ToleratesTaints(tolerations))
+    if ports:
+        lasting.append(PortsFree(ports))
     # Nodes that are too small come before nodes that are full now: only the second kind can fit later.
     return Rules(tuple(lasting), CouldFit(needs), FitsNow(needs), NotReserved(holder))
 

@@ -35,6 +35,8 @@ class Settings:
         seed: The seed of the random policy.
         unscheduled: What it costs to leave work out of a batch.
         moves: How many pieces of running work may move after a batch; 0 if the cluster cannot move work.
+        placed_at_once: How many asks and groups one call of `decide` places, so that the cluster can begin to start
+            them; None means all. Work of a batch policy is never split.
 
     Example:
         ```python
@@ -47,6 +49,7 @@ class Settings:
     seed: int = 0
     unscheduled: Unscheduled = Unscheduled.UNIFORM
     moves: int = 0
+    placed_at_once: int | None = None
 
 
 DEFAULTS = Settings()

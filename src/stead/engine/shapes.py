@@ -19,7 +19,7 @@ from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.policies import Dice, Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
 from stead.engine.work import Kind, Work
-from stead.language.asks import Affinity, Ask, Choice, Preference, Spread
+from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.language.labels import Selector
 from stead.language.resources import DEVICES, UNIT
 from stead.language.taints import Effect, Taint, Toleration, tolerated
@@ -31,7 +31,20 @@ _PREFERENCE_STEP = LOAD_MAX + 1
 class Demand:
     """One choice of a shape, compiled."""
 
-    __slots__ = ("index", "kind", "needs", "on_devices", "policy", "prefers", "rules", "selector", "tolerations")
+    __slots__ = (
+        "estimates",
+        "images",
+        "index",
+        "is_kube",
+        "kind",
+        "needs",
+        "on_devices",
+        "policy",
+        "prefers",
+        "rules",
+        "selector",
+        "tolerations",
+    )
 
     def __init__(self, index: int, choice: Choice, shape: Shape, ask: Ask, policy: Policy) -> None:
         self.index = index
@@ -41,22 +54,31 @@ class Demand:
         self.selector = choice.selector
         self.tolerations: tuple[Toleration, ...] = ask.tolerations
         self.prefers: tuple[Preference, ...] = ask.prefers
+        self.images, self.estimates = ask.images, ask.estimates
         self.policy = policy
-        self.rules: Rules = compile_rules(choice, self.kind, ask.tolerations, ask.affinities, ask.spreads, shape)
+        self.is_kube = ask.policy is PolicyName.KUBE
+        self.rules: Rules = compile_rules(
+            choice, self.kind, ask.tolerations, ask.affinities, ask.spreads, shape, ask.ports
+        )
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        """Every column, except amounts, that can change where it may go or what it prefers."""
+        """Every column, except amounts, that can change where it may go or what it prefers (with the policy ``kube``:
+        only where it may go)."""
         columns: dict[Column, None] = {NODES: None, TAINTS: None}
         for rule in self.rules.before_amounts:
             columns.update(dict.fromkeys(rule.reads(work)))
-        for preference in self.prefers:
+        for preference in self.prefers if not self.is_kube else ():
             columns.update(dict.fromkeys(self._preference_reads(preference, work)))
         return tuple(columns)
 
     def preferences(self, world: World) -> list[tuple[Nodes, int]]:
         """Sets of nodes, each with its weight in the ask's preferences."""
         worth = [(self._preferred(preference, world), preference.weight) for preference in self.prefers]
-        return worth + world.fleet.about_taints(("avoided", self.tolerations), self._avoided)
+        return worth + self.avoided(world.fleet)
+
+    def avoided(self, fleet: Fleet) -> list[tuple[Nodes, int]]:
+        """For each prefer-no-schedule taint that it does not tolerate, the nodes that have it, and what that costs."""
+        return fleet.about_taints(("avoided", self.tolerations), self._avoided)
 
     def _avoided(self, taints: Iterable[tuple[Taint, Nodes]]) -> list[tuple[Nodes, int]]:
         avoided = [(taint, nodes) for taint, nodes in taints if taint.effect is Effect.PREFER_NO_SCHEDULE]
@@ -81,8 +103,8 @@ class Demand:
 
 class Shape:
     """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one ask may change where
-    the next may go (it has affinities, spreads or a random policy), so they are placed one at a time. `batch`: the
-    policy that decides such asks in batches, if any."""
+    the next may go (it has affinities, spreads, ports or a random policy), so they are placed one at a time. `batch`:
+    the policy that decides such asks in batches, if any."""
 
     __slots__ = ("batch", "demands", "key", "kind", "one_by_one", "policy")
 
@@ -91,13 +113,15 @@ class Shape:
         self.kind: Kind = (ask.namespace, ask.labels)
         self.demands = tuple(Demand(index, choice, self, ask, policy) for index, choice in enumerate(ask.choices))
         looks_at_work = any(not isinstance(preference.want, Selector) for preference in ask.prefers)
-        self.one_by_one = bool(ask.affinities or ask.spreads) or looks_at_work or policy.by_chance
+        affects_work = bool(ask.affinities or ask.spreads or ask.ports or ask.pulls)
+        self.one_by_one = affects_work or looks_at_work or policy.by_chance
         self.policy = ask.policy
         self.batch = ask.policy if ask.policy.in_batches and not self.one_by_one else None
 
 
 class View:
-    """The nodes that are open to one demand, ignoring amounts, and the preference for each."""
+    """The nodes that are open to one demand, ignoring amounts, and the preference for each (with the policy ``kube``:
+    none, because its scores also depend on amounts)."""
 
     __slots__ = ("_columns", "_size", "_stamp", "demand", "flags", "nodes", "worth")
 
@@ -116,7 +140,7 @@ class View:
         if self._stamp is not None and self._size == fleet.size and fleet.stamp(self._columns) == self._stamp:
             return False
         self.nodes = allowed(self.demand.rules.before_amounts, world)
-        self.worth = self._preferences(world)
+        self.worth = None if self.demand.is_kube else self._preferences(world)
         self.flags = as_flags(self.nodes, fleet.size)
         self._columns = self.demand.reads(world.work)
         self._stamp, self._size = fleet.stamp(self._columns), fleet.size
@@ -254,8 +278,9 @@ class Standing:
             return int(equals[dice.below(len(equals))])
         return row
 
-    def best_many(self, fleet: Fleet, count: int) -> list[int]:
+    def best_many(self, world: World, count: int) -> list[int]:
         """The rows that `count` equal asks would get one after the other; fewer if not all fit."""
+        fleet = world.fleet
         if self.demand.policy.sticky:
             return self._fill(fleet, count)
         first = self._first_rows(count)

@@ -8,16 +8,18 @@ Only selectors that name ask ids look at single asks.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice, starmap
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from stead.engine.amounts import DeviceShares, as_needs
-from stead.engine.change_log import ANY_WORK, KEEPERS, Column
+import numpy as np
+
+from stead.engine.amounts import Amounts, DeviceShares, as_needs
+from stead.engine.change_log import ANY_WORK, KEEPERS, PULLS, Column
 from stead.engine.fleet import Fleet, Nodes
 from stead.engine.sharing import Sheet, Shelf
 from stead.engine.targets import Targets, ids_named
-from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId
+from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId, HostPort
 from stead.language.labels import Labels, Selector
 from stead.language.resources import Resources
 
@@ -47,6 +49,16 @@ class Matching:
 
     selector: Selector
     namespaces: frozenset[str]
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.selector, self.namespaces)))
+
+    def __hash__(self) -> int:
+        return self._hash  # every placement looks it up
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Matching, (self.selector, self.namespaces))
 
     def includes(self, kind: Kind) -> bool:
         return (not self.namespaces or kind[0] in self.namespaces) and self.selector.matches(kind[1])
@@ -66,6 +78,21 @@ class Keeper(NamedTuple):
 
     affinity: Affinity
     matching: Matching
+
+
+class Pull(NamedTuple):
+    """What placed work prefers of later work that matches: a weight for all nodes of its domain."""
+
+    matching: Matching
+    topology: str
+    weight: int
+
+
+class Effects(NamedTuple):
+    """How an ask affects other work once it is placed, besides its labels and ports."""
+
+    keepers: tuple[Keeper, ...]
+    pulls: tuple[Pull, ...]
 
 
 class Unmanaged(NamedTuple):
@@ -98,15 +125,19 @@ class Work:
         self._nodes: Sheet[Matching, Nodes] = Sheet()
         self._keepers: Shelf[Keeper, int, int] = Shelf()
         self._keeper_nodes: Sheet[Keeper, Nodes] = Sheet()
+        self._pulls: Shelf[Pull, int, int] = Shelf()
+        self._ports: Shelf[str, HostPort, Nodes] = Shelf()
+        self._port_counts: Shelf[HostPort, int, int] = Shelf()
         self._watched: Sheet[AskId, None] = Sheet()
         self._all_watched = False
         self.targets = Targets()
+        self._caches = Caches()
 
     def fork(self, lasting: bool = True) -> Work:
         twin = Work.__new__(Work)
-        twin._all_watched = self._all_watched
+        twin._all_watched, twin._caches = self._all_watched, Caches()
         for name, value in self.__dict__.items():
-            if name != "_all_watched":
+            if name not in ("_all_watched", "_caches"):
                 setattr(twin, name, value.fork(lasting))
         return twin
 
@@ -140,15 +171,15 @@ class Work:
             return found
         return self._register(matching)
 
-    def counts(self, matching: Matching) -> Mapping[int, int]:
-        """The number of matching asks per row; rows without any are absent."""
+    def counts(self, matching: Matching, size: int) -> Amounts:
+        """The number of matching asks in every row. Read it at once and never write to it."""
         if ASK_ID in matching.selector.keys:
-            counts: dict[int, int] = {}
+            column = np.zeros(size, np.int64)
             for placement in self._scan(matching):
-                counts[placement.row] = counts.get(placement.row, 0) + 1
-            return counts
+                column[placement.row] += 1
+            return column
         self._register(matching)
-        return self._counts.read(matching)
+        return self._caches.matchings.column(matching, self._counts.read(matching), size)
 
     def columns(self, matching: Matching) -> tuple[Column, ...]:
         """What `nodes` and `counts` depend on."""
@@ -167,6 +198,26 @@ class Work:
         for keeper, nodes in self._keeper_nodes.map.items():
             if keeper.matching.includes(kind):
                 yield keeper.affinity, nodes
+
+    def pulls(self, kind: Kind) -> tuple[Pull, ...]:
+        """The preferences of placed work that match this kind."""
+        found = self._caches.pulls_of.get(kind)
+        if found is None:
+            found = tuple(pull for pull in self._pulls if pull.matching.includes(kind))
+            self._caches.pulls_of[kind] = found
+        return found
+
+    def pulling(self, pull: Pull, size: int) -> Amounts:
+        """The number of asks with this preference in every row. Read it at once and never write to it."""
+        return self._caches.pulls.column(pull, self._pulls.read(pull), size)
+
+    def with_port(self, wanted: HostPort) -> Nodes:
+        """The nodes where placed work has opened this port."""
+        found = 0
+        for port, nodes in self._ports.read(wanted.number).items():
+            if not wanted.ip or port.ip in ("", wanted.ip):
+                found |= nodes
+        return found
 
     def watches(self, kind: Kind) -> bool:
         """Whether placing work of this kind may change where other work can go."""
@@ -255,6 +306,7 @@ class Work:
         for matching in [matching for matching in self._nodes.map if Column("work", matching) not in wanted]:
             del self._nodes.write()[matching]
             self._counts.clear(matching)
+        self._caches = Caches()
         kept = self._nodes.map
         self._matched_by = Sheet({k: tuple(m for m in found if m in kept) for k, found in self._matched_by.map.items()})
         self._watched = Sheet({id: None for id in self._watched.map if Column("ask", id) in wanted})
@@ -268,12 +320,18 @@ class Work:
 
     def _count(self, fleet: Fleet, ask: Ask, row: int, step: int) -> None:
         self._count_kind(fleet, (ask.namespace, ask.labels), row, step)
-        for term in ask.affinities:
-            for affinity in term:
-                if affinity.symmetric and not affinity.near and not affinity.by_identity:
-                    meant = meant_by(affinity.selector, affinity.namespaces, ask.namespace)
-                    self._count_keeper(Keeper(affinity, meant), row, step)
-                    fleet.bump(KEEPERS, row, news=step < 0)  # only removing it can help other work
+        if ask.affinities or ask.pulls:
+            effects = self._caches.effects_of(ask)
+            for keeper in effects.keepers:
+                self._count_keeper(keeper, row, step)
+                fleet.bump(KEEPERS, row, news=step < 0)  # only removing it can help other work
+            for pull in effects.pulls:
+                self._count_pull(pull, row, step)
+            if effects.pulls:
+                fleet.bump(PULLS, row, news=False)  # a preference makes nothing fit
+        for port in ask.ports:
+            self._count_port(port, row, step)
+            fleet.bump(Column("port", port.number), row, news=step < 0)
         if self._all_watched:
             fleet.bump(ANY_WORK, row)
 
@@ -287,6 +345,7 @@ class Work:
         for matching in matched_by:
             if bool(_tally(self._counts, matching, row, step)) != bool(self._nodes.map[matching] >> row & 1):
                 self._nodes.write()[matching] ^= 1 << row
+            self._caches.matchings.add(matching, row, step)
             fleet.bump(Column("work", matching), row)
 
     def _count_keeper(self, keeper: Keeper, row: int, step: int) -> None:
@@ -297,6 +356,22 @@ class Work:
             self._keeper_nodes.write()[keeper] = nodes
         else:
             self._keeper_nodes.write().pop(keeper, None)
+
+    def _count_pull(self, pull: Pull, row: int, step: int) -> None:
+        was_known = pull in self._pulls
+        _tally(self._pulls, pull, row, step)
+        self._caches.pulls.add(pull, row, step)
+        if (pull in self._pulls) != was_known:
+            self._caches.pulls_of.clear()
+
+    def _count_port(self, port: HostPort, row: int, step: int) -> None:
+        nodes = self._ports.read(port.number).get(port, 0)
+        if bool(_tally(self._port_counts, port, row, step)) != bool(nodes >> row & 1):
+            nodes ^= 1 << row
+        if nodes:
+            self._ports.write(port.number)[port] = nodes
+        else:
+            self._ports.drop(port.number, port)
 
     def _register(self, matching: Matching) -> Nodes:
         found = self._nodes.map.get(matching)
@@ -327,6 +402,75 @@ class Work:
             ask = placement.ask
             if matching.includes((ask.namespace, ask.labels.changed({ASK_ID: ask.id}))):
                 yield placement
+
+
+class CountColumns(Generic[K]):
+    """Counts by row as columns, built when first read and then kept up to date."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self) -> None:
+        self._columns: dict[K, Amounts] = {}
+
+    def column(self, key: K, counts: Mapping[int, int], size: int) -> Amounts:
+        """The column of a key, whose counts are these."""
+        found = self._columns.get(key)
+        if found is None or len(found) != size:
+            found = self._columns[key] = np.zeros(size, np.int64)
+            found[list(counts)] = list(counts.values())
+        return found
+
+    def add(self, key: K, row: int, step: int) -> None:
+        """A count changed."""
+        column = self._columns.get(key)
+        if column is None:
+            return
+        if row < len(column):
+            column[row] += step
+        else:
+            del self._columns[key]
+
+
+class Caches:
+    """What a `Work` computes again when it is missing; forks start without it."""
+
+    __slots__ = ("_effects", "matchings", "pulls", "pulls_of")
+
+    def __init__(self) -> None:
+        self.matchings: CountColumns[Matching] = CountColumns()
+        self.pulls: CountColumns[Pull] = CountColumns()
+        self.pulls_of: dict[Kind, tuple[Pull, ...]] = {}
+        self._effects: dict[tuple[int, int, str], tuple[Ask, Effects]] = {}
+
+    def effects_of(self, ask: Ask) -> Effects:
+        """How the ask affects other work, resolved in its namespace. Equal asks mostly share their tuples, so their
+        identity is the key; the entry keeps them alive."""
+        key = id(ask.affinities), id(ask.pulls), ask.namespace
+        found = self._effects.get(key)
+        if found is None:
+            if len(self._effects) >= EFFECTS_MAX:
+                self._effects.clear()
+            found = self._effects[key] = ask, _effects(ask)
+        return found[1]
+
+
+EFFECTS_MAX = 10_000
+
+
+def _effects(ask: Ask) -> Effects:
+    keepers = tuple(
+        Keeper(affinity, meant_by(affinity.selector, affinity.namespaces, ask.namespace))
+        for term in ask.affinities
+        for affinity in term
+        if affinity.symmetric and not affinity.near and not affinity.by_identity
+    )
+    pulls = tuple(
+        Pull(meant_by(want.selector, want.namespaces, ask.namespace), key, pull.weight if want.near else -pull.weight)
+        for pull in ask.pulls
+        if isinstance(want := pull.want, Affinity)
+        for key in want.topologies
+    )
+    return Effects(keepers, pulls)
 
 
 def _tally(shelf: Shelf[K, int, int], key: K, row: int, step: int) -> int:

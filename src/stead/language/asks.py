@@ -36,6 +36,7 @@ class PolicyName(StrEnum):
         FLOW: Decide all pending work of this policy together, as a min-cost flow that spreads the load.
         FLOW_PACK: The same, but it packs nodes.
         FLOW_FGD: The same, but with as little fragmentation of GPUs as possible.
+        KUBE: The node with the highest score of kube-scheduler's default plugins. The default on Kubernetes.
 
     Example:
         ```python
@@ -50,6 +51,7 @@ class PolicyName(StrEnum):
     FLOW = "flow"
     FLOW_PACK = "flow-pack"
     FLOW_FGD = "flow-fgd"
+    KUBE = "kube"
 
     @staticmethod
     def of(name: object) -> PolicyName:
@@ -150,6 +152,7 @@ class Spread:
         min_domains: While there are fewer values than this, the smallest number counts as 0.
         by_selector: Whether only nodes count that the ask's selector matches.
         by_taints: Whether only nodes count whose taints the ask tolerates.
+        needs_key: For a preference with the policy ``kube``: whether nodes without the key get the lowest score.
 
     Example:
         ```python
@@ -163,6 +166,7 @@ class Spread:
     min_domains: int = 1
     by_selector: bool = True
     by_taints: bool = False
+    needs_key: bool = True
 
     def __post_init__(self) -> None:
         for name, number in (("max skew", self.max_skew), ("min domains", self.min_domains)):
@@ -192,6 +196,35 @@ class Preference:
             raise Invalid(f"weight {self.weight!r} must be a whole number from {WEIGHT_MIN} to {WEIGHT_MAX}")
         if not WEIGHT_MIN <= self.weight <= WEIGHT_MAX:
             raise Invalid(f"weight {self.weight} is out of range: it must be from {WEIGHT_MIN} to {WEIGHT_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A port of the node itself. Two pieces of work on one node cannot have the same port and protocol, unless both
+    name an address and the addresses differ.
+
+    Attributes:
+        port: The number of the port.
+        protocol: ``TCP``, ``UDP`` or ``SCTP``.
+        ip: The address of the node; empty means all addresses.
+
+    Example:
+        ```python
+        HostPort(8080)
+        ```
+    """
+
+    port: int
+    protocol: str = "TCP"
+    ip: str = ""
+
+    @property
+    def number(self) -> str:
+        """Protocol and port without the address, for example ``TCP/8080``."""
+        return f"{self.protocol}/{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.number} on {self.ip}" if self.ip else self.number
 
 
 def locality(*node_ids: str, weight: int = WEIGHT_MAX) -> Preference:
@@ -229,6 +262,10 @@ class AskOptions(TypedDict, total=False):
         priority: Higher goes first.
         deadline: When to refuse it, on the engine's clock.
         owner: Who it belongs to.
+        ports: The ports that it opens on its node.
+        images: The container images that it runs, one entry for each container.
+        estimates: What scores assume that it uses in addition to what it requests.
+        pulls: What it prefers of work that is placed later.
     """
 
     tolerations: tuple[Toleration, ...]
@@ -241,6 +278,10 @@ class AskOptions(TypedDict, total=False):
     priority: int
     deadline: float | None
     owner: str
+    ports: tuple[HostPort, ...]
+    images: tuple[str, ...]
+    estimates: Resources
+    pulls: tuple[Preference, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +301,11 @@ class Ask:
         priority: Higher goes first; among equals, the one that has waited longer.
         deadline: When to refuse it if it is still pending, on the engine's clock.
         owner: Who it belongs to, such as a job. Placement ignores it.
+        ports: The ports that it opens on its node; a node where one of them is taken is refused.
+        images: The container images that it runs, one entry for each container. Only the policy ``kube`` scores them.
+        estimates: What the policy ``kube`` assumes that it uses, in addition to what it requests.
+        pulls: What it prefers of work that is placed later: with the policy ``kube``, matching work scores nodes in its
+            domain higher, or lower if the preference is to be apart.
 
     Example:
         ```python
@@ -279,6 +325,10 @@ class Ask:
     priority: int = 0
     deadline: float | None = None
     owner: str = ""
+    ports: tuple[HostPort, ...] = ()
+    images: tuple[str, ...] = ()
+    estimates: Resources = NOTHING
+    pulls: tuple[Preference, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -331,6 +381,10 @@ class Ask:
             self.labels,
             self.namespace,
             self.policy,
+            self.ports,
+            self.images,
+            self.estimates,
+            self.pulls,
         )
 
 

@@ -29,6 +29,7 @@ class Node:
         ip: Its IP address.
         name: Its display name.
         draining: Whether it takes no new work.
+        images: The container images that it has stored: names with sizes in bytes.
 
     Example:
         ```python
@@ -43,6 +44,7 @@ class Node:
     ip: str = ""
     name: str = ""
     draining: bool = False
+    images: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def of(

@@ -23,6 +23,7 @@ from stead.engine.reasons import (
     NoAlternativeHolds,
     NoTermMatches,
     NotNear,
+    PortTaken,
     Reason,
     ShortOf,
     Skewed,
@@ -33,7 +34,7 @@ from stead.engine.reasons import (
 from stead.engine.shapes import Demand
 from stead.engine.verdicts import all_and_once
 from stead.engine.work import meant_by
-from stead.language.asks import Affinity, Ask, Choice, Spread
+from stead.language.asks import Affinity, Ask, Choice, HostPort, Spread
 from stead.language.labels import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector
 from stead.language.nodes import NodeId
 from stead.language.resources import Resources
@@ -64,11 +65,14 @@ class Widen:
     value: str
 
 
+Wish = Requirement | Selector | Affinity | Spread | HostPort | tuple[tuple[Affinity, ...], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The ask drops a requirement, a selector, an affinity (or all alternative affinities) or a spread."""
+    """The ask drops a requirement, a selector, an affinity (or all alternative affinities), a spread or a port."""
 
-    what: Requirement | Selector | Affinity | Spread | tuple[tuple[Affinity, ...], ...]
+    what: Wish
     """What it drops."""
 
 
@@ -301,6 +305,8 @@ class _ChangeSearch:
                 return Drop(affinities)
             case Skewed(spread):
                 return Drop(spread)
+            case PortTaken(port):
+                return Drop(port)
             case ShortOf(resource, need):
                 return FreeUp(node.id, resource, fleet.amount(resource).lacking(row, need))
             case NeverFits(resource, need):
@@ -387,6 +393,7 @@ _CURABLE: dict[type, type] = {
     TooNear: Drop,
     NoAlternativeHolds: Drop,
     Skewed: Drop,
+    PortTaken: Drop,
     NeverFits: AddCapacity,
     Draining: Uncordon,
 }
@@ -430,6 +437,8 @@ def loosened(ask: Ask, edit: Edit) -> Ask:
         return replace(ask, choices=choices)
     if isinstance(what, Spread):
         return replace(ask, spreads=tuple(spread for spread in ask.spreads if spread != what))
+    if isinstance(what, HostPort):
+        return replace(ask, ports=tuple(port for port in ask.ports if port != what))
     if isinstance(what, Affinity):
         return replace(ask, affinities=tuple(tuple(a for a in term if a != what) for term in ask.affinities))
     return replace(ask, affinities=())

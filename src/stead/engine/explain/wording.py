@@ -22,6 +22,7 @@ from stead.engine.explain.smallest_change import (
     Tolerate,
     Uncordon,
     Widen,
+    Wish,
 )
 from stead.engine.reasons import (
     ApartFromGroup,
@@ -33,6 +34,7 @@ from stead.engine.reasons import (
     NoAlternativeHolds,
     NoTermMatches,
     NotNear,
+    PortTaken,
     Reserved,
     ShortOf,
     Skewed,
@@ -41,7 +43,7 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.targets import ids_named
-from stead.language.asks import ASK_ID, Affinity, Spread
+from stead.language.asks import ASK_ID, Affinity, HostPort, Spread
 from stead.language.labels import NODE_ID, NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.nodes import NodeId
 from stead.language.resources import amount_text
@@ -135,6 +137,8 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
             text = f"would skew {spread.topology} by more than {spread.max_skew}"
         case Tainted(taint):
             text = f"tainted {taint}"
+        case PortTaken(port):
+            text = f"{'has' if one else 'have'} port {port} in use"
         case HasMember(topology):
             text = f"{'has' if one else 'have'} another member of the group{_on(topology)}"
         case ApartFromGroup(topology):
@@ -202,13 +206,15 @@ def _names_several(affinity: Affinity) -> bool:
     return len(ids_named(affinity.selector) or ()) > 1
 
 
-def _wish(what: Requirement | Selector | Affinity | Spread | tuple[tuple[Affinity, ...], ...], names: Names) -> str:
+def _wish(what: Wish, names: Names) -> str:
     if isinstance(what, Selector):
         return f"the selector {_renamed(what, names)}"
     if isinstance(what, Affinity):
         return f"'{relation(what)}'"
     if isinstance(what, Spread):
         return f"the spread over {what.topology}"
+    if isinstance(what, HostPort):
+        return f"port {what}"
     if isinstance(what, tuple):
         return "the affinities"
     return str(_named(what, names))

@@ -1,0 +1,383 @@
+"""The scores of kube-scheduler's default plugins, as columns over all nodes.
+
+Rule: among the nodes that no rule refuses, the best node is always one that kube-scheduler 1.36, with its default
+plugins and weights, would rank best. The arithmetic is upstream's, integers and floats included. Most scores are
+normalised over the candidates, so they are computed again when the candidates change.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
+from stead.engine.change_log import IMAGES, NODES, PULLS, TAINTS, Column
+from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags
+from stead.engine.policies import Dice
+from stead.engine.rules import ToleratesTaints, World, allowed
+from stead.engine.shapes import Demand, View
+from stead.engine.work import Matching, Pull, meant_by
+from stead.language.asks import Affinity, Spread
+from stead.language.labels import Selector
+from stead.language.resources import CPU, MEMORY, UNIT
+
+SCORE_MAX = 100
+TAINT_WEIGHT, AFFINITY_WEIGHT, SPREAD_WEIGHT, NEARNESS_WEIGHT = 3, 2, 2, 2
+HOSTNAME = "kubernetes.io/hostname"
+"""A spread over this key counts the node itself, even if two nodes have the same value."""
+
+MIB = 1 << 20
+IMAGE_BYTES_MIN, IMAGE_BYTES_MAX = 23 * MIB, 1000 * MIB
+
+SCALES = ((CPU, UNIT // 1000), (MEMORY, UNIT))
+"""The resources that are scored, and how many units are one of upstream's: thousandths of a CPU, and bytes."""
+
+REPAIRED_MAX = 8
+"""After more changed rows than this, all rows are computed again."""
+
+
+class SoftSpread(NamedTuple):
+    """A preferred spread with what it counts."""
+
+    spread: Spread
+    matching: Matching
+
+
+class KubeStanding:
+    """One demand's ranking of all nodes, as `shapes.Standing`, by kube-scheduler's scores."""
+
+    __slots__ = (
+        "_base",
+        "_columns",
+        "_estimates",
+        "_feasible",
+        "_fits",
+        "_images",
+        "_needs",
+        "_parts",
+        "_prefers",
+        "_pulls",
+        "_seen",
+        "_spreads",
+        "_stamp",
+        "_static",
+        "_static_stamp",
+        "_view",
+        "demand",
+        "keys",
+        "nodes",
+    )
+
+    def __init__(self, demand: Demand) -> None:
+        self.demand = demand
+        self.nodes: Nodes = 0
+        self.keys: Amounts = np.empty(0, np.int64)
+        needs = dict(demand.needs)
+        self._needs = tuple(needs.get(resource, 0) // scale for resource, scale in SCALES)
+        self._estimates = tuple(demand.estimates.get(resource) // scale for resource, scale in SCALES)
+        wants = [(preference.want, preference.weight) for preference in demand.prefers]
+        namespace = demand.kind[0]
+        self._prefers = [(want, weight) for want, weight in wants if isinstance(want, Selector)]
+        self._pulls = tuple(
+            Pull(meant_by(want.selector, want.namespaces, namespace), key, weight if want.near else -weight)
+            for want, weight in wants
+            if isinstance(want, Affinity)
+            for key in want.topologies
+        )
+        self._spreads = tuple(
+            SoftSpread(want, meant_by(want.selector, None, namespace)) for want, _ in wants if isinstance(want, Spread)
+        )
+        self._view = View(demand)
+        self._fits: NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._feasible = self._fits
+        self._base: Amounts = self.keys
+        self._images: Amounts | None = None
+        self._static: tuple[Amounts | None, Amounts | None] = None, None
+        self._static_stamp: tuple[int, ...] | None = None
+        self._parts: Amounts | None = None
+        self._columns: tuple[Column, ...] = ()
+        self._stamp: tuple[int, ...] | None = None
+        self._seen = 0
+
+    # -- keeping up
+
+    def refresh(self, world: World) -> None:
+        """Update the keys for what changed since the last call."""
+        fleet = world.fleet
+        end = fleet.touched.end
+        is_new_mask = self._view.refresh(world)
+        is_new_static = self._refresh_static(fleet)
+        stamp = fleet.stamp(self._columns)
+        if not (is_new_mask or is_new_static or self._seen < end or stamp != self._stamp):
+            return
+        changed = None if is_new_static or len(self._base) != fleet.size else fleet.touched.since(self._seen)
+        rows = np.unique(np.array(changed, np.intp)) if changed is not None else None
+        if rows is None or len(rows) > REPAIRED_MAX:
+            self._fits, self._base = self._fitting(fleet, slice(None)), self._scores(fleet, slice(None))
+        elif len(rows):
+            self._fits[rows], self._base[rows] = self._fitting(fleet, rows), self._scores(fleet, rows)
+        self._seen = end
+        self.nodes = self._view.nodes
+        self._feasible = self._fits & self._view.flags
+        self._parts = self._normalised(world, self._feasible)
+        self._columns = self._reads(world)
+        self._stamp = fleet.stamp(self._columns)
+        self.keys = self._keys()
+
+    def _keys(self) -> Amounts:
+        total = self._base if self._parts is None else self._base + self._parts
+        return np.where(self._feasible, -total, REFUSED)
+
+    def _reads(self, world: World) -> tuple[Column, ...]:
+        """What the scores depend on that is normalised over the candidates, besides the candidates."""
+        columns: dict[Column, None] = {PULLS: None}
+        for pull in (*self._pulls, *world.work.pulls(self.demand.kind)):
+            columns[Column("label", pull.topology)] = None
+        for pull in self._pulls:
+            columns.update(dict.fromkeys(world.work.columns(pull.matching)))
+        for spread, matching in self._spreads:
+            columns[Column("label", spread.topology)] = None
+            columns.update(dict.fromkeys(world.work.columns(matching)))
+            columns.update((Column("label", key), None) for key in sorted(self.demand.selector.keys))
+        return tuple(columns)
+
+    def _refresh_static(self, fleet: Fleet) -> bool:
+        """Update the scores that depend on nodes alone. Returns whether they may have changed."""
+        keys = sorted({key for want, _ in self._prefers for key in want.keys})
+        stamp = *fleet.stamp((NODES, TAINTS, IMAGES, *(Column("label", key) for key in keys))), fleet.size
+        if stamp == self._static_stamp:
+            return False
+        self._static_stamp = stamp
+        self._images = self._locality(fleet)
+        self._static = self._avoided(fleet), self._preferred(fleet)
+        return True
+
+    # -- scores that need no other node
+
+    def _fitting(self, fleet: Fleet, where: slice | NDArray[np.intp]) -> NDArray[np.bool_]:
+        fits = np.ones(fleet.size, np.bool_)[where]
+        for resource, need in self.demand.needs:
+            fits &= fleet.amount(resource).fitting(need)[where] >= need
+        return fits
+
+    def _scores(self, fleet: Fleet, where: slice | NDArray[np.intp]) -> Amounts:
+        """NodeResourcesFit (least allocated), NodeResourcesBalancedAllocation and ImageLocality."""
+        least: Amounts = np.zeros(fleet.size, np.int64)[where]
+        counted = least.copy()
+        shares = []
+        for (resource, scale), need, estimate in zip(SCALES, self._needs, self._estimates, strict=True):
+            amount = fleet.amount(resource)
+            total = amount.total[where] // scale
+            used = total - amount.free[where] // scale
+            left = total - used - fleet.estimated(resource)[where] // scale - need - estimate
+            some = np.maximum(total, 1)
+            least += np.where((total > 0) & (left > 0), left * SCORE_MAX // some, 0)
+            counted += total > 0
+            shares.append((np.minimum(used / some, 1.0), np.minimum((used + need) / some, 1.0)))
+        least //= np.maximum(counted, 1)
+        if any(self._needs):
+            (cpu, cpu_after), (memory, memory_after) = shares
+            both = counted == len(SCALES)
+            before = ((1 - np.where(both, np.abs((cpu - memory) / 2), 0.0)) * SCORE_MAX).astype(np.int64)
+            after = ((1 - np.where(both, np.abs((cpu_after - memory_after) / 2), 0.0)) * SCORE_MAX).astype(np.int64)
+            least += SCORE_MAX // 2 + (SCORE_MAX // 2 + after - before) // 2
+        return least if self._images is None else least + self._images[where]
+
+    def _score(self, fleet: Fleet, row: int, more: int) -> int:
+        """The same for one row if `more` equal asks were placed there first."""
+        least = counted = 0
+        shares = []
+        for (resource, scale), need, estimate in zip(SCALES, self._needs, self._estimates, strict=True):
+            amount = fleet.amount(resource)
+            total = amount.total.item(row) // scale
+            if not total:
+                continue
+            used = total - amount.free.item(row) // scale + more * need
+            assumed = fleet.estimated(resource).item(row) // scale + more * estimate
+            least += max(total - used - assumed - need - estimate, 0) * SCORE_MAX // total
+            counted += 1
+            shares.append((min(used / total, 1.0), min((used + need) / total, 1.0)))
+        score = least // max(counted, 1)
+        if any(self._needs):
+            score += SCORE_MAX // 2
+            if counted == len(SCALES):
+                (cpu, cpu_after), (memory, memory_after) = shares
+                before = int((1 - abs((cpu - memory) / 2)) * SCORE_MAX)
+                after = int((1 - abs((cpu_after - memory_after) / 2)) * SCORE_MAX)
+                score += (SCORE_MAX // 2 + after - before) // 2
+            else:
+                score += SCORE_MAX // 4
+        return score if self._images is None else score + self._images.item(row)
+
+    def _locality(self, fleet: Fleet) -> Amounts | None:
+        """ImageLocality: how much of the images a node has; images that few nodes have count less."""
+        stored = [fleet.images.map[name] for name in self.demand.images if name in fleet.images.map]
+        if not stored:
+            return None
+        found = np.zeros(fleet.size, np.int64)
+        nodes_all = fleet.alive.bit_count()
+        for size, nodes in stored:
+            found += as_flags(nodes, fleet.size) * np.int64(int(size * (nodes.bit_count() / nodes_all)))
+        most = IMAGE_BYTES_MAX * len(self.demand.images)
+        return SCORE_MAX * (np.clip(found, IMAGE_BYTES_MIN, most) - IMAGE_BYTES_MIN) // (most - IMAGE_BYTES_MIN)
+
+    def _avoided(self, fleet: Fleet) -> Amounts | None:
+        """The number of prefer-no-schedule taints that are not tolerated."""
+        avoided = self.demand.avoided(fleet)
+        if not avoided:
+            return None
+        found = np.zeros(fleet.size, np.int64)
+        for nodes, _ in avoided:
+            found += as_flags(nodes, fleet.size)
+        return found
+
+    def _preferred(self, fleet: Fleet) -> Amounts | None:
+        """The sum of the weights of the node preferences that hold."""
+        if not self._prefers:
+            return None
+        found = np.zeros(fleet.size, np.int64)
+        for want, weight in self._prefers:
+            found += as_flags(fleet.selected(want), fleet.size) * np.int64(weight)
+        return found
+
+    # -- scores that are normalised over the candidates
+
+    def _normalised(self, world: World, feasible: NDArray[np.bool_]) -> Amounts | None:
+        """The sum of all normalised scores, each with its weight; None if they are the same for all candidates."""
+        avoided, preferred = self._static
+        parts: list[Amounts] = []
+        most = _most(avoided, feasible)
+        if avoided is not None and most:
+            parts.append(TAINT_WEIGHT * (SCORE_MAX - SCORE_MAX * avoided // most))
+        most = _most(preferred, feasible)
+        if preferred is not None and most:
+            parts.append(AFFINITY_WEIGHT * (SCORE_MAX * preferred // most))
+        spread = self._evenness(world, feasible) if self._spreads else None
+        if spread is not None:
+            parts.append(SPREAD_WEIGHT * spread)
+        nearness = self._nearness(world, feasible)
+        if nearness is not None:
+            parts.append(NEARNESS_WEIGHT * nearness)
+        if not parts:
+            return None
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    def _nearness(self, world: World, feasible: NDArray[np.bool_]) -> Amounts | None:
+        """InterPodAffinity: weights of the ask's own preferences for other work, and of that work's for the ask."""
+        fleet, work = world.fleet, world.work
+        by_key: dict[str, Amounts] = {}
+        for pull in self._pulls:
+            weighted = pull.weight * work.counts(pull.matching, fleet.size)
+            by_key[pull.topology] = by_key.get(pull.topology, 0) + weighted
+        for pull in work.pulls(self.demand.kind):
+            weighted = pull.weight * work.pulling(pull, fleet.size)
+            by_key[pull.topology] = by_key.get(pull.topology, 0) + weighted
+        if not by_key:
+            return None
+        found = np.zeros(fleet.size, np.int64)
+        for key, column in by_key.items():
+            domains = fleet.domain_column(key)
+            found += domains.spread_out(domains.sums(column))
+        inside = found[feasible]
+        least, most = (int(inside.min()), int(inside.max())) if len(inside) else (0, 0)
+        if most == least:
+            return None
+        return (float(SCORE_MAX) * ((found - least) / float(most - least))).astype(np.int64)
+
+    def _evenness(self, world: World, feasible: NDArray[np.bool_]) -> Amounts | None:
+        """PodTopologySpread: less matching work in the domains of a node is better."""
+        fleet = world.fleet
+        columns = [fleet.domain_column(spread.topology) for spread, _ in self._spreads]
+        carrying = np.ones(fleet.size, np.bool_)
+        if all(spread.needs_key for spread, _ in self._spreads):
+            for domains in columns:
+                carrying &= domains.numbers >= 0
+        scored = feasible & carrying
+        raw = np.zeros(fleet.size, np.float64)
+        for (spread, matching), domains in zip(self._spreads, columns, strict=True):
+            counts, has_key = world.work.counts(matching, fleet.size), domains.numbers >= 0
+            if spread.topology == HOSTNAME:
+                size, held = int(scored.sum()), counts
+            else:
+                counted = counts * (carrying & self._included(world, spread))
+                held = domains.spread_out(domains.sums(counted))
+                size = len(np.unique(domains.numbers[scored]))
+            raw += np.where(has_key, held * math.log(size + 2) + float(spread.max_skew - 1), 0.0)
+        whole = np.trunc(raw)
+        found = (whole + (raw - whole >= 0.5)).astype(np.int64)
+        inside = found[scored]
+        if not len(inside):
+            return None
+        least, most = int(inside.min()), int(inside.max())
+        even = np.full(fleet.size, SCORE_MAX, np.int64) if not most else SCORE_MAX * (most + least - found) // most
+        return np.where(scored, even, 0)
+
+    def _included(self, world: World, spread: Spread) -> NDArray[np.bool_]:
+        """The nodes whose work a spread counts."""
+        nodes = world.fleet.selected(self.demand.selector) if spread.by_selector else world.fleet.alive
+        if spread.by_taints:
+            nodes &= allowed((ToleratesTaints(self.demand.tolerations),), world)
+        return as_flags(nodes, world.fleet.size)
+
+    # -- choosing, as in `shapes.Standing`
+
+    def candidates(self) -> Nodes:
+        return from_flags(self._feasible)
+
+    def best(self, dice: Dice) -> int | None:
+        """The row of the best node, or None; among equal nodes, the first in table order."""
+        row = int(self.keys.argmin())
+        return row if self.keys.item(row) != REFUSED else None
+
+    def best_many(self, world: World, count: int) -> list[int]:
+        """The rows that `count` equal asks would get one after the other; fewer if not all fit. Call it only if placing
+        one ask changes nothing for the next but the amounts."""
+        fleet, keys, base = world.fleet, self.keys.copy(), self._base
+        feasible, parts, is_own = self._feasible, self._parts, False
+        rooms: dict[int, int] = {}
+        taken: dict[int, int] = {}
+        rows: list[int] = []
+        while len(rows) < count:
+            row = int(keys.argmin())
+            if keys.item(row) == REFUSED:
+                break
+            rows.append(row)
+            more = taken[row] = taken.get(row, 0) + 1
+            if row not in rooms:
+                rooms[row] = self._room(fleet, row)
+            if not is_own:
+                base, feasible, is_own = base.copy(), feasible.copy(), True
+            if more < rooms[row]:
+                base[row] = self._score(fleet, row, more)
+                keys[row] = -base.item(row) - (0 if parts is None else parts.item(row))
+            else:
+                feasible[row] = False
+                keys[row] = REFUSED
+                if parts is not None:
+                    parts = self._normalised(world, feasible)
+                    keys = np.where(feasible, -(base if parts is None else base + parts), REFUSED)
+        return rows
+
+    def _room(self, fleet: Fleet, row: int) -> int:
+        return min((fleet.amount(resource).room(row, need) for resource, need in self.demand.needs), default=1 << 60)
+
+    def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
+        """(kube-scheduler's score, load in 1/10000) of a row, for explanations."""
+        loads = [fleet.amount(resource).load(row, need) for resource, need in self.demand.needs]
+        return self.worth([row])[0], max(loads, default=min(fleet.ask_counts.item(row) * UNIT, LOAD_MAX))
+
+    def worth(self, rows: list[int]) -> list[int]:
+        """kube-scheduler's score of each of these rows, without what is the same for all candidates."""
+        total = self._base if self._parts is None else self._base + self._parts
+        found: list[int] = total[rows].tolist()
+        return found
+
+
+def _most(column: Amounts | None, where: NDArray[np.bool_]) -> int:
+    return 0 if column is None else int(column.max(initial=0, where=where))
