@@ -9,7 +9,7 @@ WORKERS ?= 2
 BY_FILE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sim test test-long browser check format coverage golden bench soak chaos mutants docs clean
+.PHONY: help setup demo demo-sim test test-long browser check format coverage golden bench bench-kube kube-test soak chaos mutants docs clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -40,6 +40,11 @@ test: $(INSTALLED) browser ## run the tests
 test-long: $(INSTALLED) browser ## the tests that take long: failures, queues and restarts on real Ray nodes
 	$(BIN)/python -m pytest -q $(BY_FILE) -m long tests
 
+kube-test: $(INSTALLED) ## the tests against a real kube-apiserver; the first run builds it, which takes 4 to 9 minutes
+	@if timeout 25m $(BIN)/python -m tests.kubernetes.servers.real obtain; then \
+		$(BIN)/python -m pytest -q $(BY_FILE) -m kube tests; \
+	else echo "there is no kube-apiserver here, so the tests that need one are skipped"; fi
+
 browser: ## install chromium for the tests of the pages, where apt can
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 		&& apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
@@ -65,6 +70,10 @@ golden: $(INSTALLED) ## write the golden files again; read the difference before
 
 bench: $(INSTALLED) ## measure speed against the oracle and write benchmarks/results.json
 	$(BIN)/python -m benchmarks
+
+bench-kube: $(INSTALLED) ## measure the Kubernetes scheduler on a real kube-apiserver and write benchmarks/kube_results.json
+	@timeout 25m $(BIN)/python -m tests.kubernetes.servers.real obtain
+	$(BIN)/python -m benchmarks.kube
 
 soak: $(INSTALLED) ## the property tests with many more examples
 	STEAD_SOAK=1 $(BIN)/python -m pytest -q -n $(WORKERS) tests/engine tests/flow tests/language tests/operate tests/service tests/cli/test_any_arguments.py tests/on_ray/test_slots.py

@@ -22,8 +22,8 @@ from stead.engine.facts import (
     NodeTainted,
     NodeUntainted,
 )
+from stead.engine.ranking.standing import Standing
 from stead.engine.rules import World
-from stead.engine.shapes import Standing
 from stead.language.asks import Affinity, Ask, Choice, Group, Preference, Strategy
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.taints import Effect

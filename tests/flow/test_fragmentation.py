@@ -21,7 +21,7 @@ from stead.engine.amounts import Amounts
 from stead.engine.batch import fragmentation
 from stead.engine.batch.fragmentation import KINDS_MAX, LEFT_MAX, OFFSET, LeastFragmenting, Mix, costs
 from stead.engine.fleet import Fleet
-from stead.engine.policies import FullestFirst
+from stead.engine.ranking.policies import FullestFirst
 from stead.engine.shapes import Demand, Shape
 from stead.language.asks import Ask
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector

@@ -1,92 +1,38 @@
-"""What upstream's tables do not say: namespaces, amounts, identities, and what is refused."""
+"""Pods: labels, policies, what is refused, and pods that stead does not place."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stead.engine.decisions import Placed, Waiting
-from stead.engine.facts import AskSubmitted
+from stead.codec import dumps, loads
+from stead.engine.facts import AskRunning
 from stead.errors import Invalid, Unsupported
-from stead.kubernetes.podspec import (
-    PREFERRED,
-    REQUIRED,
-    Fields,
-    affinities_of,
-    ask_of,
-    node_of,
-    pod_selector_of,
-    preferences_of,
-    requests_of,
-    resident_of,
-    selector_of,
-    spreads_of,
-    tolerations_of,
-)
-from stead.language.asks import Affinity, Preference, Spread
-from stead.language.labels import ANYWHERE, NODE_NAME, NOWHERE, Labels, Requirement, Selector
-from stead.language.nodes import Node
+from stead.kubernetes.default_spread import OwnerKind, Owners
+from stead.kubernetes.fields import Fields
+from stead.kubernetes.podspec import POLICY_ANNOTATION, ask_of, is_gated
+from stead.kubernetes.selecting import DELETING, NOT_DELETING, PREFERRED, REQUIRED, NamespacesMissing
+from stead.language.asks import Affinity, HostPort, PolicyName, Preference, Spread
+from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.resources import Resources
-from stead.language.taints import Effect, Taint, Toleration
-from tests.kubernetes.upstream import NAMESPACES, cluster, named, pending, pod
+from stead.language.taints import Toleration
+from tests.kubernetes.upstream import cluster, named, pending, pod
 
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
 WEB_SELECTOR = {"matchLabels": {"app": "web"}}
+BAD_SELECTOR = {"matchLabels": {"app": "{{bad}}"}}
 
 
 def term(key: str = "zone", selector: Fields | None = WEB_SELECTOR, **more: Any) -> Fields:
     return {"labelSelector": selector, "topologyKey": key, **more}
 
 
-# -- nodes
+def container(cpu: str) -> Fields:
+    return {"resources": {"requests": {"cpu": cpu}}}
 
 
-def test_a_node() -> None:
-    node = {
-        "metadata": {"name": "n1", "labels": {"zone": "a", "empty": ""}},
-        "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoExecute"}], "unschedulable": True},
-        "status": {
-            "allocatable": {"cpu": "3920m", "memory": "2Gi", "nvidia.com/gpu": "8", "pods": "110", "hugepages-2Mi": "0"}
-        },
-    }
-    assert node_of(node) == Node(
-        "n1",
-        Resources.of({"CPU": "3.92", "memory": 2**31, "nvidia.com/gpu": 8, "pods": 110}),
-        Labels({"zone": "a", "empty": ""}),
-        (Taint("gpu", "yes", Effect.NO_EXECUTE), Taint("node.kubernetes.io/unschedulable")),
-        name="n1",
-    )
-
-
-def test_a_cordon_that_is_a_taint_already_is_one_taint() -> None:
-    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": "2024-01-01T00:00:00Z"}
-    node = {"metadata": {"name": "n1"}, "spec": {"taints": [taint], "unschedulable": True}}
-    assert node_of(node).taints == (Taint("node.kubernetes.io/unschedulable"),)
-
-
-@pytest.mark.parametrize(
-    ("node", "words"),
-    [
-        ({"metadata": {}}, "must have a name"),
-        ({"metadata": {"name": "n", "labels": ["zone"]}}, "'labels' must be an object"),
-        ({"metadata": {"name": "n"}, "spec": {"taints": "gpu"}}, "'taints' must be a list"),
-        ({"metadata": {"name": "n"}, "spec": {"taints": ["gpu"]}}, "every item of 'taints' must be an object"),
-        ({"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedul"}]}}, "did you mean"),
-        ({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "lots"}}}, "not a quantity"),
-    ],
-)
-def test_a_node_that_cannot_be_read(node: Fields, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
-        node_of(node)
-
-
-def test_a_node_that_says_nothing_of_pods_takes_none() -> None:
-    assert node_of({"metadata": {"name": "n1"}}).capacity == Resources()
-
-
-# -- labels that mean an identity in stead are just labels in Kubernetes
+# -- labels that are identities in stead are ordinary labels in Kubernetes
 
 
 def test_labels_named_like_steads_identities_are_labels() -> None:
@@ -95,302 +41,14 @@ def test_labels_named_like_steads_identities_are_labels() -> None:
 
 
 def test_a_pod_label_named_like_steads_identity_is_a_label() -> None:
-    """Were it taken for an identity, the first of its kind would never be let in."""
+    """If it were an identity, the first pod of a set could never be placed."""
     nodes = [{"metadata": {"name": "n1", "labels": {"zone": "a"}}}]
     first = pod(affinity={"podAffinity": {REQUIRED: [term(selector={"matchLabels": {"ask_id": "x"}})]}})
     ask = pending({**first, "metadata": {"labels": {"ask_id": "x"}}})
     assert cluster(nodes).candidates(ask) == (("n1",),)
 
 
-# -- node selectors
-
-
-@pytest.mark.parametrize(
-    ("expression", "words"),
-    [
-        ({"key": "a b", "operator": "Exists"}, "contains ' '"),
-        ({"operator": "Exists"}, "non-empty"),
-        ({"key": "a", "operator": "in", "values": ["x"]}, "did you mean 'In'"),
-        ({"key": "a"}, "operator None is unknown"),
-        ({"key": "a", "operator": "In"}, "at least one value"),
-        ({"key": "a", "operator": "NotIn", "values": []}, "at least one value"),
-        ({"key": "a", "operator": "In", "values": ["ok", "-"]}, "begin and end"),
-        ({"key": "a", "operator": "Exists", "values": ["x"]}, "takes no values"),
-        ({"key": "a", "operator": "DoesNotExist", "values": [""]}, "takes no values"),
-        ({"key": "a", "operator": "Gt", "values": []}, "one whole number"),
-        ({"key": "a", "operator": "Gt", "values": ["1", "2"]}, "one whole number"),
-        ({"key": "a", "operator": "Lt", "values": ["1.5"]}, "one whole number"),
-        ({"key": "a", "operator": "Gt", "values": ["9223372036854775808"]}, "one whole number"),
-        ({"key": "a", "operator": "Gt", "values": ["-1"]}, "begin and end"),
-    ],
-)
-def test_an_expression_that_does_not_parse(expression: Fields, words: str) -> None:
-    """It makes a required term match nothing, spares the others, and fails a preferred one."""
-    good = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
-    bad = {"matchExpressions": [*good["matchExpressions"], expression]}
-    assert selector_of(None, {"nodeSelectorTerms": [bad]}) == NOWHERE
-    assert selector_of(None, {"nodeSelectorTerms": [bad, good]}) == Selector.all_of(Requirement.exists("zone"))
-    with pytest.raises(Invalid, match=words):
-        preferences_of([{"weight": 1, "preference": bad}])
-    assert preferences_of([{"weight": 0, "preference": bad}]) == ()
-
-
-@pytest.mark.parametrize(
-    ("node_selector", "required", "expected"),
-    [
-        (None, None, ANYWHERE),
-        ({}, None, ANYWHERE),
-        (None, {}, NOWHERE),
-        (None, {"nodeSelectorTerms": [None]}, NOWHERE),
-        (None, {"nodeSelectorTerms": [{"matchExpressions": [], "matchFields": None}]}, NOWHERE),
-        ({"zone": "a"}, {"nodeSelectorTerms": []}, NOWHERE),
-        # Upstream checks the syntax of expressions, and not that of nodeSelector.
-        ({"zone": "-"}, None, Selector.all_of(Requirement.is_in("zone", "-"))),
-    ],
-)
-def test_corners_of_node_selectors(node_selector: Fields, required: Fields, expected: Selector) -> None:
-    assert selector_of(node_selector, required) == expected
-
-
-@pytest.mark.parametrize(
-    ("field", "expected"),
-    [
-        (("metadata.name", "In", ["n1"]), Selector.all_of(Requirement.is_in(NODE_NAME, "n1"))),
-        (("metadata.name", "NotIn", ["n1"]), Selector.all_of(Requirement.not_in(NODE_NAME, "n1"))),
-        (("metadata.name", "In", ["n1", "n2"]), NOWHERE),
-        (("metadata.name", "NotIn", []), NOWHERE),
-        (("metadata.name", "Exists", []), NOWHERE),
-        (("metadata.uid", "In", ["n1"]), NOWHERE),
-    ],
-)
-def test_match_fields(field: tuple[str, str, list[str]], expected: Selector) -> None:
-    fields = [dict(zip(("key", "operator", "values"), field, strict=True))]
-    assert selector_of(None, {"nodeSelectorTerms": [{"matchFields": fields}]}) == expected
-
-
-def test_a_pod_waits_for_a_node_that_is_not_there_yet() -> None:
-    fields = [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]
-    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    engine = cluster([{"metadata": {"name": "n1"}}])
-    engine.apply(AskSubmitted(pending(pod(affinity={"nodeAffinity": {REQUIRED: required}}))))
-    (decision,) = engine.decide()
-    assert isinstance(decision, Waiting)
-
-
-def test_preferences_have_weights_from_1_to_100() -> None:
-    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
-    wanted = Preference(Selector.all_of(Requirement.is_in("zone", "a")), 7)
-    assert preferences_of([{"weight": 7, "preference": zone}, {"weight": 9, "preference": {}}]) == (wanted,)
-    with pytest.raises(Invalid, match="101 is out of range"):
-        preferences_of([{"weight": 101, "preference": zone}])
-
-
-# -- tolerations
-
-
-@pytest.mark.parametrize(
-    ("toleration", "expected"),
-    [
-        ({"operator": "Exists"}, Toleration(None)),
-        ({"key": "", "operator": "Exists", "effect": ""}, Toleration(None)),
-        ({"key": "a", "operator": "Exists", "value": "ignored"}, Toleration("a")),
-        ({"key": "a"}, Toleration("a", frozenset({""}), complement=False)),
-        ({"key": "a", "operator": "", "value": "x"}, Toleration("a", frozenset({"x"}), complement=False)),
-        (
-            {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
-            Toleration("a", effect=Effect.NO_EXECUTE, seconds=300.0),
-        ),
-        # The API server lets no such toleration pass; the scheduler would take every key for the empty one.
-        ({"operator": "Equal", "value": "x"}, Toleration(None, frozenset({"x"}), complement=False)),
-    ],
-)
-def test_a_toleration(toleration: Fields, expected: Toleration) -> None:
-    assert tolerations_of([toleration]) == (expected,)
-
-
-@pytest.mark.parametrize(
-    ("toleration", "words"),
-    [
-        ({"key": "a", "operator": "Gt", "value": "1"}, "alpha"),
-        ({"key": "a", "operator": "Exist"}, "did you mean 'Exists'"),
-        ({"key": "a", "effect": "NoExec"}, "good values are NoSchedule"),
-        ({"key": "a", "tolerationSeconds": "300"}, "whole number such as 300"),
-    ],
-)
-def test_a_toleration_that_cannot_be_read(toleration: Fields, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
-        tolerations_of([toleration])
-
-
-# -- other pods
-
-
-@pytest.mark.parametrize(
-    ("terms", "selector", "topologies", "namespaces"),
-    [
-        ([term()], WEB, ("zone",), None),
-        ([term(selector={})], ANYWHERE, ("zone",), None),
-        ([term(selector=None)], NOWHERE, ("zone",), None),
-        ([term("zone"), term("rack"), term("zone")], WEB, ("zone", "rack"), None),
-        (
-            [term(), term(selector={"matchLabels": {"b": "c"}})],
-            WEB & pod_selector_of({"matchLabels": {"b": "c"}}),
-            ("zone",),
-            None,
-        ),
-        ([term(namespaces=["other"])], WEB, ("zone",), frozenset({"other"})),
-        ([term(namespaces=["own", "other"])], WEB, ("zone",), frozenset({"own", "other"})),
-        ([term(namespaces=["own"])], WEB, ("zone",), None),
-        ([term(namespaces=[])], WEB, ("zone",), None),
-        ([term(namespaceSelector={})], WEB, ("zone",), frozenset()),
-        ([term(namespaceSelector={}, namespaces=["other"])], WEB, ("zone",), frozenset()),
-        ([term(namespaceSelector={}), term()], WEB, ("zone",), None),
-        ([term(), term(namespaceSelector={})], WEB, ("zone",), None),
-        ([term(namespaces=["a", "b"]), term(namespaces=["b", "c"])], WEB, ("zone",), frozenset({"b"})),
-        ([term(namespaces=["a"]), term()], NOWHERE, ("zone",), None),
-        ([term(namespaceSelector={"matchLabels": {"team": "team9"}})], NOWHERE, ("zone",), None),
-        (
-            [term(namespaceSelector={"matchLabels": {"team": "team1"}}, namespaces=["own"])],
-            WEB,
-            ("zone",),
-            frozenset({"own", "subteam1.team1", "subteam2.team1"}),
-        ),
-    ],
-)
-def test_required_affinity_is_towards_pods_that_match_every_term(
-    terms: list[Fields], selector: Selector, topologies: tuple[str, ...], namespaces: frozenset[str] | None
-) -> None:
-    near = Affinity(selector, True, topologies, namespaces)
-    assert affinities_of({REQUIRED: terms}, None, "own", Labels(), NAMESPACES) == (near,)
-
-
-def test_of_required_anti_affinity_every_term_stands_alone() -> None:
-    terms = [term("zone"), term("rack", namespaceSelector={}), term("zone", None), term("zone", {}, namespaces=["b"])]
-    assert affinities_of(None, {REQUIRED: terms}, "own") == (
-        Affinity(WEB, False, ("zone",), None, symmetric=True),
-        Affinity(WEB, False, ("rack",), frozenset(), symmetric=True),
-        Affinity(ANYWHERE, False, ("zone",), frozenset({"b"}), symmetric=True),
-    )
-
-
-def test_anti_affinity_towards_no_namespace_at_all_is_not_towards_all_of_them() -> None:
-    nowhere = term(namespaceSelector={"matchLabels": {"team": "team9"}})
-    assert affinities_of(None, {REQUIRED: [nowhere]}, "own", Labels(), NAMESPACES) == ()
-
-
-def test_selecting_namespaces_needs_to_know_them() -> None:
-    with pytest.raises(Unsupported, match=r"team in \{team1\}"):
-        affinities_of({REQUIRED: [term(namespaceSelector={"matchLabels": {"team": "team1"}})]}, None, "own")
-
-
-def test_two_keys_must_both_be_shared_with_matching_pods() -> None:
-    nodes = [
-        {"metadata": {"name": "n1", "labels": {"zone": "a", "rack": "1"}}},
-        {"metadata": {"name": "n2", "labels": {"zone": "a", "rack": "2"}}},
-        {"metadata": {"name": "n3", "labels": {"zone": "a"}}},
-    ]
-    web = {"metadata": {"labels": {"app": "web"}}, "spec": {"nodeName": "n1"}}
-    ask = pending(pod(affinity={"podAffinity": {REQUIRED: [term("zone"), term("rack")]}}))
-    assert cluster(nodes, [web]).candidates(ask) == (("n1",),)
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({"matchLabelKeys": ["hash"]}, WEB & Selector.all_of(Requirement.is_in("hash", "1"))),
-        ({"mismatchLabelKeys": ["hash"]}, WEB & Selector.all_of(Requirement.not_in("hash", "1"))),
-        ({"matchLabelKeys": ["absent"]}, WEB),
-    ],
-)
-def test_label_keys_of_the_pod_itself(more: Fields, expected: Selector) -> None:
-    (affinity,) = affinities_of({REQUIRED: [term(**more)]}, None, "own", Labels({"hash": "1"}))
-    assert affinity.selector == expected
-
-
-def test_label_keys_that_the_api_server_wrote_out_stay_as_they_are() -> None:
-    written = {"matchExpressions": [{"key": "hash", "operator": "In", "values": ["1"]}]}
-    terms = [term(selector=written, matchLabelKeys=["hash"])]
-    (affinity,) = affinities_of({REQUIRED: terms}, None, "own", Labels({"hash": "changed"}))
-    assert affinity.selector == pod_selector_of(written)
-
-
-@pytest.mark.parametrize("operator", ["Gt", "Lt", "Equal"])
-def test_pods_are_not_selected_by_number(operator: str) -> None:
-    with pytest.raises(Invalid, match="good values are In, NotIn, Exists, DoesNotExist"):
-        pod_selector_of({"matchExpressions": [{"key": "a", "operator": operator, "values": ["1"]}]})
-
-
-# -- evenness
-
-
-def test_spread_constraints() -> None:
-    strict = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": WEB_SELECTOR}
-    soft = {**strict, "whenUnsatisfiable": "ScheduleAnyway", "nodeTaintsPolicy": "Honor", "labelSelector": None}
-    expected = Spread("zone", WEB, 2), Preference(Spread("zone", NOWHERE, 2, by_taints=True))
-    assert spreads_of([strict, soft]) == ((expected[0],), (expected[1],))
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        ({"minDomains": 1, "nodeAffinityPolicy": "Honor", "nodeTaintsPolicy": "Ignore"}, {}),
-        ({"minDomains": 3}, {"min_domains": 3}),
-        ({"nodeAffinityPolicy": "Ignore"}, {"by_selector": False}),
-        ({"nodeTaintsPolicy": "Honor"}, {"by_taints": True}),
-        ({"labelSelector": {}}, {"selector": NOWHERE}),
-    ],
-    ids=str,
-)
-def test_which_domains_and_pods_a_spread_constraint_counts(more: Fields, expected: dict[str, Any]) -> None:
-    constraint = {"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": WEB_SELECTOR, **more}
-    assert spreads_of([constraint]) == ((replace(Spread("zone", WEB), **expected),), ())
-
-
-def test_a_policy_of_a_spread_constraint_that_does_not_exist() -> None:
-    with pytest.raises(Invalid, match="nodeTaintsPolicy 'Honour' is unknown; good values are Honor, Ignore"):
-        spreads_of([{"topologyKey": "zone", "nodeTaintsPolicy": "Honour"}])
-
-
-# -- amounts
-
-
-def container(cpu: str, restart: str | None = None, **more: Any) -> Fields:
-    return {"resources": {"requests": {"cpu": cpu, **more}}, "restartPolicy": restart}
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ({}, {}),
-        ({"containers": None}, {}),
-        ({"containers": [{"resources": {"limits": {"cpu": "4"}}}]}, {}),
-        ({"containers": [container("1"), container("500m", memory="1Gi")]}, {"CPU": "1.5", "memory": "1Gi"}),
-        ({"containers": [container("1")], "initContainers": [container("3"), container("2")]}, {"CPU": 3}),
-        ({"containers": [container("4")], "initContainers": [container("3"), container("2")]}, {"CPU": 4}),
-        ({"containers": [container("1")], "initContainers": [container("2", "Always"), container("2")]}, {"CPU": 4}),
-        ({"containers": [container("1")], "initContainers": [container("2"), container("2", "Always")]}, {"CPU": 3}),
-        ({"containers": [container("3")], "initContainers": [container("2", "Always")]}, {"CPU": 5}),
-        (
-            {"containers": [container("1")], "overhead": {"cpu": "250m", "memory": "1Mi"}},
-            {"CPU": "1.25", "memory": "1Mi"},
-        ),
-        ({"containers": [container("1")], **container("6", memory="1Gi", gpu="9")}, {"CPU": 6, "memory": "1Gi"}),
-        ({"containers": [container("0.1m", memory="100m")]}, {"CPU": "0.001", "memory": 1}),
-        ({"containers": [container("0", **{"nvidia.com/gpu": "2"})]}, {"nvidia.com/gpu": 2}),
-    ],
-)
-def test_what_a_pod_takes(spec: Fields, expected: dict[str, Any]) -> None:
-    assert requests_of(spec) == Resources.of({**expected, "pods": 1})
-
-
-def test_a_node_holds_so_many_pods() -> None:
-    engine = cluster([{"metadata": {"name": "n1"}}])
-    engine.apply(*(AskSubmitted(ask_of(named(pod(), f"pod-{number}"))) for number in range(111)))
-    decisions = engine.decide()
-    assert [type(decision) for decision in decisions] == [Placed] * 110 + [Waiting]
-
-
-# -- pods
+# -- a whole pod
 
 
 def test_a_pod() -> None:
@@ -410,7 +68,8 @@ def test_a_pod() -> None:
                         ]
                     },
                     "podAffinity": {
-                        PREFERRED: [{"weight": 4, "podAffinityTerm": term()}, {"weight": 0, "podAffinityTerm": term()}]
+                        REQUIRED: [term("region", {}, namespaces=["b"])],
+                        PREFERRED: [{"weight": 4, "podAffinityTerm": term()}, {"weight": 0, "podAffinityTerm": term()}],
                     },
                     "podAntiAffinity": {
                         REQUIRED: [term("kubernetes.io/hostname")],
@@ -430,21 +89,147 @@ def test_a_pod() -> None:
     assert choice.resources == Resources.of({"CPU": 2, "pods": 1})
     assert choice.selector == Selector.all_of(Requirement.is_in("zone", "a"))
     assert ask.tolerations == (Toleration("gpu"),)
-    assert ask.affinities == ((Affinity(WEB, False, ("kubernetes.io/hostname",), symmetric=True),),)
-    assert ask.spreads == (Spread("zone", WEB),)
+    near = Affinity(ANYWHERE, True, ("region",), frozenset({"b"}))
+    assert ask.affinities == ((near, Affinity(WEB, False, ("kubernetes.io/hostname",), symmetric=True)),)
+    assert ask.spreads == (Spread("zone", WEB & NOT_DELETING),)
     assert ask.prefers == (
         Preference(Selector.all_of(Requirement.exists("ssd")), 3),
         Preference(Affinity(WEB, True, ("zone",)), 4),
         Preference(Affinity(WEB, False, ("rack",)), 5),
     )
+    assert ask.pulls == (
+        Preference(Affinity(WEB, True, ("zone",)), 4),
+        Preference(Affinity(WEB, False, ("rack",)), 5),
+        Preference(near, 1),
+    )
+    assert ask.policy is PolicyName.KUBE
+    assert ask.estimates == Resources.of({"memory": "200Mi"})
+    assert ask.images == (":latest",)
+
+
+def test_a_pod_without_a_name_is_refused() -> None:
+    with pytest.raises(Invalid, match="must have a name"):
+        ask_of(pod())
+
+
+@pytest.mark.parametrize(("priority", "expected"), [(None, 0), (7, 7), (-5, -5)])
+def test_priority(priority: int | None, expected: int) -> None:
+    assert pending(pod(priority=priority)).priority == expected
+
+
+@pytest.mark.parametrize(("gates", "gated"), [(None, False), ([], False), ([{"name": "example.com/quota"}], True)])
+def test_gates(gates: list[Fields] | None, gated: bool) -> None:
+    assert is_gated(pod(schedulingGates=gates)) is gated
+
+
+# -- policies
+
+
+def with_policy(name: object) -> Fields:
+    return {"metadata": {"annotations": {POLICY_ANNOTATION: name}}, "spec": {}}
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+def test_an_annotation_names_the_policy(policy: PolicyName) -> None:
+    assert pending(with_policy(policy.value)).policy is policy
+
+
+def test_pods_without_the_annotation_have_the_policy_of_the_cluster() -> None:
+    assert ask_of(named(pod(), "p"), policy=PolicyName.FLOW).policy is PolicyName.FLOW
+    assert ask_of(named(with_policy("pack"), "p"), policy=PolicyName.FLOW).policy is PolicyName.PACK
+
+
+def test_an_annotation_with_an_unknown_policy() -> None:
+    words = r"the annotation stead.dev/policy: 'flow-pak' is unknown \(did you mean 'flow-pack'\?\); good values are"
+    with pytest.raises(Invalid, match=words):
+        pending(with_policy("flow-pak"))
+    assert ask_of(named(with_policy("flow-pak"), "p"), lenient=True).policy is PolicyName.KUBE
+
+
+# -- pods that are being deleted
+
+
+def deleting(fields: Fields) -> Fields:
+    return {**fields, "metadata": {**fields["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+def test_topology_spread_does_not_count_pods_that_are_being_deleted() -> None:
+    nodes = [{"metadata": {"name": name, "labels": {"zone": name}}} for name in ("a", "b")]
+    web = {"metadata": {"labels": {"app": "web"}}, "spec": {"nodeName": "a"}}
+    constraint = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB_SELECTOR}
+    ask = pending({"metadata": {"labels": {"app": "web"}}, "spec": {"topologySpreadConstraints": [constraint]}})
+    assert cluster(nodes, [web]).candidates(ask) == (("b",),)
+    assert cluster(nodes, [deleting(web)]).candidates(ask) == (("a", "b"),)
+
+
+def test_affinity_counts_pods_that_are_being_deleted() -> None:
+    nodes = [{"metadata": {"name": name, "labels": {"zone": name}}} for name in ("a", "b")]
+    web = {"metadata": {"labels": {"app": "web"}}, "spec": {"nodeName": "a"}}
+    ask = pending(pod(affinity={"podAntiAffinity": {REQUIRED: [term()]}}))
+    assert cluster(nodes, [deleting(web)]).candidates(ask) == (("b",),)
+
+
+def test_no_explanation_mentions_the_private_label() -> None:
+    nodes = [{"metadata": {"name": "a", "labels": {"zone": "a"}}}, {"metadata": {"name": "b", "labels": {"zone": "b"}}}]
+    constraint = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB_SELECTOR}
+    web = {"metadata": {"labels": {"app": "web"}}, "spec": {"topologySpreadConstraints": [constraint]}}
+    engine = cluster(nodes)
+    engine.apply(AskRunning(ask_of(named(web, "first")), "a"))
+    selected = {"metadata": web["metadata"], "spec": {**web["spec"], "nodeSelector": {"zone": "a"}}}
+    assert DELETING not in str(engine.explain(pending(selected)))
+
+
+def test_an_ask_with_the_private_label_can_be_saved_and_loaded() -> None:
+    constraint = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB_SELECTOR}
+    web = {"metadata": {"labels": {"app": "web"}}, "spec": {"topologySpreadConstraints": [constraint]}}
+    fact = AskRunning(pending(deleting(web)), "a")
+    assert loads(dumps(fact), AskRunning) == fact
+
+
+# -- the default spread
+
+
+def test_a_pod_of_a_service_is_spread_by_default() -> None:
+    owners = Owners()
+    owners.put(OwnerKind.SERVICE, "shop", "web", {"app": "web"})
+    web = {"metadata": {"name": "p", "namespace": "shop", "labels": {"app": "web", "tier": "1"}}, "spec": {}}
+    expected = [("kubernetes.io/hostname", 3), ("topology.kubernetes.io/zone", 5)]
+    assert ask_of(web, owners=owners).prefers == tuple(
+        Preference(Spread(key, WEB & NOT_DELETING, skew, needs_key=False)) for key, skew in expected
+    )
+    assert ask_of(web).prefers == ()
+    other = {**web, "metadata": {**web["metadata"], "namespace": "other"}}
+    assert ask_of(other, owners=owners).prefers == ()
+
+
+def test_a_pod_with_its_own_constraints_has_no_default_ones() -> None:
+    owners = Owners()
+    owners.put(OwnerKind.SERVICE, "", "web", {"app": "web"})
+    constraint = {"topologyKey": "zone", "maxSkew": 1, "labelSelector": WEB_SELECTOR}
+    web = {"metadata": {"name": "p", "labels": {"app": "web"}}, "spec": {"topologySpreadConstraints": [constraint]}}
+    assert ask_of(web, owners=owners).prefers == ()
+
+
+# -- what is refused
 
 
 UNSUPPORTED = [
-    ({"resourceClaims": [{"name": "gpu"}]}, "resourceClaims"),
-    ({"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "c"}}]}, "'disk'"),
-    ({"volumes": [{"name": "files", "emptyDir": {}}, {"name": "scratch", "ephemeral": {}}]}, "'scratch'"),
-    ({"containers": [{"ports": [{"containerPort": 80}, {"containerPort": 81, "hostPort": 8081}]}]}, "hostPort 8081"),
-    ({"initContainers": [{"ports": [{"hostPort": 9}]}]}, "hostPort 9"),
+    (
+        {"resourceClaims": [{"name": "gpu"}]},
+        r"spec\.resourceClaims \(dynamic resource allocation\) is not supported yet",
+    ),
+    (
+        {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "c"}}]},
+        r"spec\.volumes\[disk\]\.persistentVolumeClaim is not supported yet",
+    ),
+    ({"volumes": [{"name": "files", "emptyDir": {}}, {"name": "scratch", "ephemeral": {}}]}, r"\[scratch\]\.ephemeral"),
+    ({"volumes": [{"name": "d", "gcePersistentDisk": {"pdName": "x"}}]}, r"\[d\]\.gcePersistentDisk"),
+    ({"volumes": [{"name": "d", "awsElasticBlockStore": {"volumeID": "x"}}]}, r"\[d\]\.awsElasticBlockStore"),
+    ({"volumes": [{"name": "d", "rbd": {"image": "x"}}]}, r"\[d\]\.rbd"),
+    ({"volumes": [{"name": "d", "iscsi": {"iqn": "x"}}]}, r"\[d\]\.iscsi"),
+    ({"volumes": [{"name": "d", "azureDisk": {"diskName": "x"}}]}, r"\[d\]\.azureDisk"),
+    ({"schedulingGroup": {"podGroupName": "ring"}}, r"spec\.schedulingGroup \(gang scheduling\)"),
+    ({"workloadRef": {"name": "ring"}}, r"spec\.workloadRef \(gang scheduling\)"),
     ({"tolerations": [{"key": "a", "operator": "Lt", "value": "1"}]}, "alpha"),
 ]
 
@@ -457,33 +242,94 @@ def test_what_is_not_supported_is_refused(spec: Fields, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"volumes": [{"name": "files", "emptyDir": {}}, {"name": "disk", "persistentVolumeClaim": None}]},
+        {"volumes": [{"name": "key", "secret": {"secretName": "k"}}, {"name": "host", "hostPath": {"path": "/"}}]},
+        {"resourceClaims": [], "schedulingGroup": None, "volumes": None},
+        {"containers": [{"resources": {"requests": {"hugepages-2Mi": "4Mi"}}}]},
+    ],
+)
+def test_what_is_supported(spec: Fields) -> None:
+    pending(pod(**spec))
+
+
+# -- pods that stead does not place
+
+
 @pytest.mark.parametrize(("spec", "words"), UNSUPPORTED)
-def test_a_pod_that_has_a_node_is_there_whatever_it_uses(spec: Fields, words: str) -> None:
-    assert resident_of(named(pod(**spec), "there")).choices[0].resources.get("pods")
+def test_a_pod_that_has_a_node_is_read_whatever_it_uses(spec: Fields, words: str) -> None:
+    assert ask_of(named(pod(**spec), "there"), lenient=True).choices[0].resources.get("pods")
 
 
-def test_a_pod_without_a_name_is_refused() -> None:
-    with pytest.raises(Invalid, match="must have a name"):
-        ask_of(pod())
+def test_a_pod_that_has_a_node_gives_the_same_ask_as_before() -> None:
+    spec = {
+        "affinity": {"podAffinity": {REQUIRED: [term()]}, "podAntiAffinity": {REQUIRED: [term("rack")]}},
+        "containers": [{"ports": [{"hostPort": 80}], **container("1")}],
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"operator": "Exists"}],
+        "topologySpreadConstraints": [{"topologyKey": "zone", "labelSelector": WEB_SELECTOR}],
+    }
+    metadata = {"name": "p", "namespace": "own", "labels": {"app": "web"}}
+    waiting = ask_of({"metadata": metadata, "spec": spec})
+    assert ask_of({"metadata": metadata, "spec": {**spec, "nodeName": "n1"}}, lenient=True) == waiting
 
 
-def test_a_pod_that_has_a_node_is_what_others_feel_of_it() -> None:
-    apart = {REQUIRED: [term()]}
-    spec = {"affinity": {"podAffinity": {REQUIRED: [term()]}, "podAntiAffinity": apart}, "nodeSelector": {"zone": "a"}}
-    resident = resident_of({"metadata": {"name": "p", "namespace": "own", "labels": {"app": "web"}}, "spec": spec})
-    assert resident.affinities == ((Affinity(WEB, False, ("zone",), symmetric=True),),)
-    assert resident.choices[0].selector == ANYWHERE
-    assert (resident.labels, resident.namespace) == (Labels({"app": "web"}), "own")
+PREFERENCE = {"matchExpressions": [{"key": "ssd", "operator": "Exists"}]}
+BAD_PREFERENCE = {"matchExpressions": [{"key": "ssd", "operator": "Perhaps"}]}
 
 
-def test_anti_affinity_that_does_not_parse_keeps_nobody_away() -> None:
-    bad = term(selector={"matchLabels": {"app": "{{bad}}"}})
-    spec = {"affinity": {"podAntiAffinity": {REQUIRED: [term(), bad]}}}
-    assert resident_of(named({"metadata": {}, "spec": spec}, "p")).affinities == ()
+@pytest.mark.parametrize(
+    ("part", "bad"),
+    [
+        ("affinities", {"affinity": {"podAffinity": {REQUIRED: [term(), term(selector=BAD_SELECTOR)]}}}),
+        ("affinities", {"affinity": {"podAntiAffinity": {REQUIRED: [term(), term(selector=BAD_SELECTOR)]}}}),
+        (
+            "prefers",
+            {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1, "podAffinityTerm": term(selector=BAD_SELECTOR)}]}}},
+        ),
+        ("prefers", {"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": BAD_PREFERENCE}]}}}),
+        ("spreads", {"topologySpreadConstraints": [{"topologyKey": "zone", "labelSelector": BAD_SELECTOR}]}),
+        ("tolerations", {"tolerations": [{"operator": "Exists", "effect": "Never"}]}),
+        ("ports", {"containers": [{"ports": [{"hostPort": "80"}]}]}),
+        ("estimates", {"containers": [{"resources": {"requests": {"cpu": "lots", "memory": "1"}}}]}),
+    ],
+    ids=str,
+)
+def test_a_part_that_does_not_parse_is_left_out_only_of_pods_that_have_a_node(part: str, bad: Fields) -> None:
+    with pytest.raises(Invalid):
+        pending(pod(**bad))
+    ask = ask_of(named({"metadata": {"labels": {"app": "web"}}, "spec": {**bad, "priority": 3}}, "p"), lenient=True)
+    assert not getattr(ask, part)
+    assert (ask.labels, ask.priority) == (Labels({"app": "web"}), 3)
 
 
-def test_a_resident_that_selects_unknown_namespaces_is_refused() -> None:
+def test_a_list_that_does_not_parse_spares_the_other_lists() -> None:
+    apart = {REQUIRED: [term(selector=BAD_SELECTOR)], PREFERRED: [{"weight": 5, "podAffinityTerm": term("rack")}]}
+    spec = {"affinity": {"podAffinity": {REQUIRED: [term()]}, "podAntiAffinity": apart}}
+    ask = ask_of(named(pod(**spec), "p"), lenient=True)
+    assert ask.affinities == ((Affinity(WEB, True, ("zone",)),),)
+    assert ask.prefers == (Preference(Affinity(WEB, False, ("rack",)), 5),)
+
+
+def test_labels_that_are_not_valid_are_left_out_of_pods_that_have_a_node() -> None:
+    labelled = {"metadata": {"name": "p", "labels": {"app": "web", "-": "x", "team": "a b"}}, "spec": {}}
+    with pytest.raises(Invalid, match="label"):
+        ask_of(labelled)
+    assert ask_of(labelled, lenient=True).labels == Labels({"app": "web"})
+
+
+def test_a_caller_without_namespaces_is_told_so_even_if_the_pod_has_a_node() -> None:
     selecting = term(namespaceSelector={"matchLabels": {"team": "team1"}})
     spec = {"affinity": {"podAntiAffinity": {REQUIRED: [selecting]}}}
-    with pytest.raises(Unsupported, match="namespaceSelector"):
-        resident_of(named({"metadata": {}, "spec": spec}, "p"))
+    with pytest.raises(NamespacesMissing, match="namespaceSelector"):
+        ask_of(named(pod(**spec), "p"), lenient=True)
+
+
+def test_a_port_of_a_pod_that_has_a_node_is_taken() -> None:
+    web = {"metadata": {}, "spec": {"nodeName": "a", "containers": [{"ports": [{"hostPort": 80}]}]}}
+    nodes: list[Fields] = [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]
+    ask = pending(pod(containers=[{"ports": [{"hostPort": 80}]}]))
+    assert ask.ports == (HostPort(80),)
+    assert cluster(nodes, [web]).candidates(ask) == (("b",),)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stead.kubernetes.podspec import Fields, node_of, tolerations_of
+from stead.kubernetes.fields import Fields
+from stead.kubernetes.nodes import node_of
+from stead.kubernetes.selecting import tolerations_of
 from tests.kubernetes.upstream import (
     COMPARISON,
     TAINTED,

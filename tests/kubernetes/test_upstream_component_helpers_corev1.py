@@ -6,7 +6,8 @@ from copy import deepcopy
 
 import pytest
 
-from stead.kubernetes.podspec import EFFECTS, REQUIRED, Fields, selector_of
+from stead.kubernetes.fields import Fields
+from stead.kubernetes.selecting import EFFECTS, REQUIRED, selector_of
 from tests.kubernetes.upstream import (
     COMPARISON,
     LABELS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stead.errors import Invalid
-from stead.kubernetes.podspec import PREFERRED, REQUIRED, Fields, preferences_of
+from stead.kubernetes.fields import Fields
+from stead.kubernetes.selecting import PREFERRED, REQUIRED, preferences_of
 from tests.kubernetes.upstream import LABELS, LeftOut, Table, assert_placement, cluster, pending, pod, preference_on
 
 EAGER = "the eager parser's error: kube-scheduler reads pods with the lazy one, for which such a term matches nothing"

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from stead.errors import Invalid
-from stead.kubernetes.podspec import Fields
+from stead.kubernetes.fields import Fields
 from tests.kubernetes.upstream import (
     LeftOut,
     Table,
@@ -23,10 +23,8 @@ from tests.kubernetes.upstream import (
 INTERNALS = (
     "counts kept between kube-scheduler's steps, which stead does not keep; what they are for is tested by placing"
 )
-SCORES = (
-    "kube-scheduler's score counts the pods that match and adds what existing pods prefer; stead prefers by whether a "
-    "term of the incoming pod holds"
-)
+NO_SCORES = "kube-scheduler skips the plugin, and gives no scores"
+OTHER_WEIGHT = f"hardPodAffinityWeight is configuration of kube-scheduler; stead has its default, 1. Or {NO_SCORES}"
 
 COUNTS_DECIDE = {
     (
@@ -47,12 +45,17 @@ def is_an_error(case: Fields) -> bool:
     return "Error" in case.get("wantStatus", {}).values()
 
 
-def scores_otherwise(case: Fields) -> bool:
-    """Whether the score comes from existing pods' own terms or from counting, or there is none at all."""
-    if is_an_error(case):
-        return False
-    existing_prefer = any(pod["spec"].get("affinity") for pod in case.get("pods") or ())
-    return existing_prefer or "expectedList" not in case or case["name"] in COUNTS_DECIDE
+def has_no_scores(case: Fields) -> bool:
+    return not is_an_error(case) and "expectedList" not in case
+
+
+def has_another_weight(case: Fields) -> bool:
+    return case.get("hardPodAffinityWeight") != 1 or has_no_scores(case)
+
+
+def depends_on_counts(case: Fields) -> bool:
+    """Whether existing pods' own terms or the number of pods decide: only the policy ``kube`` looks at these."""
+    return any(pod["spec"].get("affinity") for pod in case["pods"]) or case["name"] in COUNTS_DECIDE
 
 
 TABLE = Table(
@@ -60,8 +63,8 @@ TABLE = Table(
     {
         "TestPreFilterStateAddRemovePod": LeftOut(INTERNALS),
         "TestGetTPMapMatchingIncomingAffinityAntiAffinity": LeftOut(INTERNALS),
-        "TestPreferredAffinity": LeftOut(SCORES, scores_otherwise),
-        "TestPreferredAffinityWithHardPodAffinitySymmetricWeight": LeftOut(SCORES),
+        "TestPreferredAffinity": LeftOut(NO_SCORES, has_no_scores),
+        "TestPreferredAffinityWithHardPodAffinitySymmetricWeight": LeftOut(OTHER_WEIGHT, has_another_weight),
     },
 )
 
@@ -96,11 +99,17 @@ def test_preferred(case: Fields) -> None:
             pending(case["pod"])
         return
     engine, ask, scores = cluster(case["nodes"], case["pods"]), pending(case["pod"]), scores_of(case)
-    weights = {node: preference_on(engine, ask, node) for node in scores}
-    for left, right in combinations(scores, 2):
-        assert (scores[left] > scores[right]) == (weights[left] > weights[right])
-        assert (scores[left] < scores[right]) == (weights[left] < weights[right])
+    if not depends_on_counts(case):
+        weights = {node: preference_on(engine, ask, node) for node in scores}
+        for left, right in combinations(scores, 2):
+            assert (scores[left] > scores[right]) == (weights[left] > weights[right])
+            assert (scores[left] < scores[right]) == (weights[left] < weights[right])
     assert_best(engine, ask, scores)
+
+
+@TABLE.every("TestPreferredAffinityWithHardPodAffinitySymmetricWeight")
+def test_required_affinity_of_existing_pods_attracts(case: Fields) -> None:
+    assert_best(cluster(case["nodes"], case["pods"]), pending(case["pod"]), scores_of(case))
 
 
 def test_no_case_has_vanished() -> None:
@@ -109,6 +118,6 @@ def test_no_case_has_vanished() -> None:
         "TestRequiredAffinityMultipleNodes": (18, 0),
         "TestPreFilterStateAddRemovePod": (0, 3),
         "TestGetTPMapMatchingIncomingAffinityAntiAffinity": (0, 8),
-        "TestPreferredAffinity": (9, 17),
-        "TestPreferredAffinityWithHardPodAffinitySymmetricWeight": (0, 5),
+        "TestPreferredAffinity": (24, 2),
+        "TestPreferredAffinityWithHardPodAffinitySymmetricWeight": (3, 2),
     }

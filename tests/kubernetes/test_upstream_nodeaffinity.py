@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stead.errors import Invalid
-from stead.kubernetes.podspec import Fields
+from stead.kubernetes.fields import Fields
 from tests.kubernetes.upstream import (
     QUEUEING,
     LeftOut,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stead.kubernetes.podspec import Fields
+from stead.kubernetes.fields import Fields
 from tests.kubernetes.upstream import QUEUEING, LeftOut, Table, assert_placement, cluster, expected_reason, pending
 
 TABLE = Table(

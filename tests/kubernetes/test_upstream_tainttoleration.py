@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stead.kubernetes.podspec import Fields
+from stead.kubernetes.fields import Fields
 from tests.kubernetes.upstream import (
     COMPARISON,
     QUEUEING,

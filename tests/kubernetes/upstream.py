@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,11 @@ from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, NodeJoined
 from stead.engine.reasons import KeptAway, LacksLabel, NoTermMatches, NotNear, Reason, Tainted, TooNear
 from stead.errors import Unsupported
-from stead.kubernetes.podspec import UNSCHEDULABLE, Fields, ask_of, node_of, resident_of, tolerations_of
-from stead.language.asks import Ask
+from stead.kubernetes.fields import Fields
+from stead.kubernetes.nodes import UNSCHEDULABLE, node_of
+from stead.kubernetes.podspec import ask_of
+from stead.kubernetes.selecting import tolerations_of
+from stead.language.asks import Ask, PolicyName
 
 CASES = Path(__file__).parent.parent / "data" / "kubernetes"
 
@@ -117,8 +120,8 @@ def cluster(nodes: Iterable[Fields], pods: Iterable[Fields] = ()) -> Engine:
     engine = Engine()
     engine.apply(*(NodeJoined(node_of(roomy(node))) for node in nodes))
     for number, pod in enumerate(pods):
-        resident = resident_of(named(pod, f"existing-{number}"), NAMESPACES)
-        engine.apply(AskRunning(resident, pod["spec"]["nodeName"]))
+        existing = ask_of(named(pod, f"existing-{number}"), NAMESPACES, lenient=True)
+        engine.apply(AskRunning(existing, pod["spec"]["nodeName"]))
     return engine
 
 
@@ -182,16 +185,16 @@ def assert_placement(engine: Engine, ask: Ask, reasons: Sequence[str | None]) ->
 
 
 def preference_on(engine: Engine, ask: Ask, node: str) -> int:
-    """How much the ask prefers the node, by the engine's own account."""
+    """The sum of the weights of what the ask prefers on the node, which every policy but ``kube`` scores nodes by."""
     twin = engine.fork()
-    twin.apply(AskRunning(ask, node))
+    twin.apply(AskRunning(replace(ask, policy=PolicyName.HYBRID), node))
     chosen = twin.explain(ask.id).chosen
     assert chosen is not None and chosen.node == node
     return chosen.preference
 
 
 def assert_best(engine: Engine, ask: Ask, scores: Mapping[str, int]) -> None:
-    """The engine places the ask on a node of the greatest score."""
+    """With kube-scheduler's own scores, the engine places the ask on a node of the greatest score."""
     engine.apply(AskSubmitted(ask))
     (decision,) = engine.decide()
     assert isinstance(decision, Placed)

@@ -20,10 +20,11 @@ from stead.engine.batch.flow import Emptiest, Fullest, Prices
 from stead.engine.batch.fragmentation import LeastFragmenting, Mix
 from stead.engine.change_log import RESERVED, Column
 from stead.engine.fleet import Fleet, News, Nodes, as_flags, rows_of
-from stead.engine.kube_scores import KubeStanding
-from stead.engine.policies import Dice, policies
+from stead.engine.ranking.kube_scores import KubeStanding
+from stead.engine.ranking.policies import Dice, policies
+from stead.engine.ranking.standing import Standing
 from stead.engine.rules import Hold, World, allowed
-from stead.engine.shapes import Demand, Shape, Standing, View
+from stead.engine.shapes import Demand, Shape, View
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Unmanaged, Work

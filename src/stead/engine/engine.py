@@ -534,6 +534,10 @@ class Engine:
         """Ids of all pending asks and groups, in the order in which they will be tried."""
         return tuple(item.id for item in self._parts.waiting.in_order())
 
+    def is_pending(self, id: AskId | GroupId) -> bool:
+        """Whether the ask or group waits for a node."""
+        return id in self._parts.waiting
+
     @property
     def nodes(self) -> Mapping[NodeId, Node]:
         """Every live node as it is now, in table order."""

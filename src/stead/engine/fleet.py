@@ -26,6 +26,7 @@ from stead.language.taints import Taint
 from stead.text import Titles
 
 T = TypeVar("T")
+T2 = TypeVar("T2", bound=np.generic)
 
 News = tuple[Column, int]
 """A column and the row where it changed; -1 means any row."""
@@ -94,27 +95,34 @@ class RowSet:
 
 
 class Domains(NamedTuple):
-    """The domains of a label key as a column: the number of each row's domain, -1 for rows without the key. `size` is
-    the number of domains. With `are_single`, every domain is one row. Never write to it."""
+    """The domains of a label key as a column: the number of each row's domain, -1 for rows without the key. Never write
+    to it."""
 
     numbers: NDArray[np.intp]
     size: int
+    """The number of domains."""
     are_single: bool
+    """Whether every domain is one row."""
+    are_everywhere: bool
+    """Whether every live node has the key."""
 
     def sums(self, column: Amounts) -> Amounts:
         """For each domain, the sum over its rows."""
-        held = self.numbers >= 0
         if self.are_single:
+            held = self.numbers >= 0
             sums = np.zeros(self.size, np.int64)
             sums[self.numbers[held]] = column[held]
             return sums
-        return np.bincount(self.numbers[held], column[held], self.size).astype(np.int64)  # exact below 2**53
+        # Rows without the key are counted in an extra entry. The sums are floats, exact below 2**53.
+        return np.bincount(self.numbers + 1, column, self.size + 1)[1:].astype(np.int64)
 
-    def spread_out(self, sums: Amounts) -> Amounts:
+    def spread_out(self, sums: NDArray[T2]) -> NDArray[T2]:
         """For each row, the value of its domain; 0 without the key."""
-        if not self.size:
-            return np.zeros(len(self.numbers), np.int64)
-        return np.where(self.numbers >= 0, sums[self.numbers], 0)
+        return np.append(sums, sums.dtype.type(0))[self.numbers]  # -1 is the last entry
+
+    def present(self, flags: NDArray[np.bool_]) -> int:
+        """How many domains have one of these rows; rows without the key are one more domain."""
+        return int(np.count_nonzero(np.bincount(self.numbers[flags] + 1, minlength=1)))
 
 
 class Fleet:
@@ -287,7 +295,8 @@ class Fleet:
         values = self.with_value.read(key)
         for number, entry in enumerate(values.values()):
             numbers[list(entry) if isinstance(entry, tuple) else rows_of(entry)] = number
-        found = Domains(numbers, len(values), len(values) == self.with_key.map.get(key, 0).bit_count())
+        carrying = self.with_key.map.get(key, 0)
+        found = Domains(numbers, len(values), len(values) == carrying.bit_count(), carrying == self.alive)
         self._domains[key] = versions, found
         return found
 

@@ -226,7 +226,8 @@ class NotSkewed:
         filled = domains.sums(np.where(eligible, counts, 0))
         is_counted = np.zeros(domains.size, np.bool_)
         is_counted[domains.numbers[eligible]] = True
-        least = filled[is_counted].min(initial=_MANY) if is_counted.sum() >= self.spread.min_domains else 0
+        is_enough = np.count_nonzero(is_counted) >= self.spread.min_domains
+        least = filled.min(where=is_counted, initial=_MANY) if is_enough else 0
         itself = 1 if meant.includes(self.kind) else 0
         is_full = filled + itself - least > self.spread.max_skew
         lacking = fleet.alive & ~fleet.with_key.map.get(key, 0)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stead.engine.amounts import Amounts, shares_of
 from stead.engine.fleet import Fleet
-from stead.engine.policies import Dice
+from stead.engine.ranking.policies import Dice
 from stead.engine.shapes import Demand, View
 from stead.language.resources import DEVICES, UNIT
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
 from stead.engine.change_log import IMAGES, NODES, PULLS, TAINTS, Column
 from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags
-from stead.engine.policies import Dice
+from stead.engine.ranking.policies import Dice
 from stead.engine.rules import ToleratesTaints, World, allowed
 from stead.engine.shapes import Demand, View
 from stead.engine.work import Matching, Pull, meant_by
 from stead.language.asks import Affinity, Spread
-from stead.language.labels import Selector
+from stead.language.labels import ANYWHERE, Selector
 from stead.language.resources import CPU, MEMORY, UNIT
 
 SCORE_MAX = 100
@@ -114,11 +114,12 @@ class KubeStanding:
         if not (is_new_mask or is_new_static or self._seen < end or stamp != self._stamp):
             return
         changed = None if is_new_static or len(self._base) != fleet.size else fleet.touched.since(self._seen)
-        rows = np.unique(np.array(changed, np.intp)) if changed is not None else None
+        rows = None if changed is None else dict.fromkeys(changed)
         if rows is None or len(rows) > REPAIRED_MAX:
-            self._fits, self._base = self._fitting(fleet, slice(None)), self._scores(fleet, slice(None))
-        elif len(rows):
-            self._fits[rows], self._base[rows] = self._fitting(fleet, rows), self._scores(fleet, rows)
+            self._fits, self._base = self._fitting(fleet), self._scores(fleet)
+        else:
+            for row in rows:
+                self._fits[row], self._base[row] = self._room(fleet, row) > 0, self._score(fleet, row, 0)
         self._seen = end
         self.nodes = self._view.nodes
         self._feasible = self._fits & self._view.flags
@@ -157,22 +158,22 @@ class KubeStanding:
 
     # -- scores that need no other node
 
-    def _fitting(self, fleet: Fleet, where: slice | NDArray[np.intp]) -> NDArray[np.bool_]:
-        fits = np.ones(fleet.size, np.bool_)[where]
+    def _fitting(self, fleet: Fleet) -> NDArray[np.bool_]:
+        fits = np.ones(fleet.size, np.bool_)
         for resource, need in self.demand.needs:
-            fits &= fleet.amount(resource).fitting(need)[where] >= need
+            fits &= fleet.amount(resource).fitting(need) >= need
         return fits
 
-    def _scores(self, fleet: Fleet, where: slice | NDArray[np.intp]) -> Amounts:
+    def _scores(self, fleet: Fleet) -> Amounts:
         """NodeResourcesFit (least allocated), NodeResourcesBalancedAllocation and ImageLocality."""
-        least: Amounts = np.zeros(fleet.size, np.int64)[where]
+        least: Amounts = np.zeros(fleet.size, np.int64)
         counted = least.copy()
         shares = []
         for (resource, scale), need, estimate in zip(SCALES, self._needs, self._estimates, strict=True):
             amount = fleet.amount(resource)
-            total = amount.total[where] // scale
-            used = total - amount.free[where] // scale
-            left = total - used - fleet.estimated(resource)[where] // scale - need - estimate
+            total = amount.total // scale
+            used = total - amount.free // scale
+            left = total - used - fleet.estimated(resource) // scale - need - estimate
             some = np.maximum(total, 1)
             least += np.where((total > 0) & (left > 0), left * SCORE_MAX // some, 0)
             counted += total > 0
@@ -184,7 +185,7 @@ class KubeStanding:
             before = ((1 - np.where(both, np.abs((cpu - memory) / 2), 0.0)) * SCORE_MAX).astype(np.int64)
             after = ((1 - np.where(both, np.abs((cpu_after - memory_after) / 2), 0.0)) * SCORE_MAX).astype(np.int64)
             least += SCORE_MAX // 2 + (SCORE_MAX // 2 + after - before) // 2
-        return least if self._images is None else least + self._images[where]
+        return least if self._images is None else least + self._images
 
     def _score(self, fleet: Fleet, row: int, more: int) -> int:
         """The same for one row if `more` equal asks were placed there first."""
@@ -284,9 +285,9 @@ class KubeStanding:
         for key, column in by_key.items():
             domains = fleet.domain_column(key)
             found += domains.spread_out(domains.sums(column))
-        inside = found[feasible]
-        least, most = (int(inside.min()), int(inside.max())) if len(inside) else (0, 0)
-        if most == least:
+        least = int(found.min(where=feasible, initial=_INT_MAX))
+        most = int(found.max(where=feasible, initial=-_INT_MAX))
+        if most <= least:
             return None
         return (float(SCORE_MAX) * ((found - least) / float(most - least))).astype(np.int64)
 
@@ -294,36 +295,41 @@ class KubeStanding:
         """PodTopologySpread: less matching work in the domains of a node is better."""
         fleet = world.fleet
         columns = [fleet.domain_column(spread.topology) for spread, _ in self._spreads]
-        carrying = np.ones(fleet.size, np.bool_)
-        if all(spread.needs_key for spread, _ in self._spreads):
-            for domains in columns:
-                carrying &= domains.numbers >= 0
-        scored = feasible & carrying
+        scored, carrying = feasible, None
+        if all(spread.needs_key for spread, _ in self._spreads) and not all(each.are_everywhere for each in columns):
+            carrying = np.logical_and.reduce([each.numbers >= 0 for each in columns])
+            scored = feasible & carrying
         raw = np.zeros(fleet.size, np.float64)
         for (spread, matching), domains in zip(self._spreads, columns, strict=True):
-            counts, has_key = world.work.counts(matching, fleet.size), domains.numbers >= 0
+            counts = world.work.counts(matching, fleet.size)
             if spread.topology == HOSTNAME:
-                size, held = int(scored.sum()), counts
+                weighted = counts * math.log(int(np.count_nonzero(scored)) + 2)
             else:
-                counted = counts * (carrying & self._included(world, spread))
-                held = domains.spread_out(domains.sums(counted))
-                size = len(np.unique(domains.numbers[scored]))
-            raw += np.where(has_key, held * math.log(size + 2) + float(spread.max_skew - 1), 0.0)
-        whole = np.trunc(raw)
+                included = self._included(world, spread)
+                if included is not None:
+                    counts = np.where(included, counts, 0)
+                if carrying is not None:
+                    counts = np.where(carrying, counts, 0)
+                weighted = domains.spread_out(domains.sums(counts) * math.log(domains.present(scored) + 2))
+            weighted += float(spread.max_skew - 1)
+            raw += weighted if domains.are_everywhere else np.where(domains.numbers >= 0, weighted, 0.0)
+        whole = np.floor(raw)
         found = (whole + (raw - whole >= 0.5)).astype(np.int64)
-        inside = found[scored]
-        if not len(inside):
+        if not scored.any():
             return None
-        least, most = int(inside.min()), int(inside.max())
-        even = np.full(fleet.size, SCORE_MAX, np.int64) if not most else SCORE_MAX * (most + least - found) // most
-        return np.where(scored, even, 0)
+        least = int(found.min(where=scored, initial=_INT_MAX))
+        most = int(found.max(where=scored, initial=0))
+        even = SCORE_MAX * (most + least - found) // most if most else np.full(fleet.size, SCORE_MAX, np.int64)
+        return even if scored is feasible else np.where(scored, even, 0)
 
-    def _included(self, world: World, spread: Spread) -> NDArray[np.bool_]:
-        """The nodes whose work a spread counts."""
-        nodes = world.fleet.selected(self.demand.selector) if spread.by_selector else world.fleet.alive
+    def _included(self, world: World, spread: Spread) -> NDArray[np.bool_] | None:
+        """The nodes whose work a spread counts; None means all."""
+        nodes = world.fleet.alive
+        if spread.by_selector and self.demand.selector != ANYWHERE:
+            nodes &= world.fleet.selected(self.demand.selector)
         if spread.by_taints:
             nodes &= allowed((ToleratesTaints(self.demand.tolerations),), world)
-        return as_flags(nodes, world.fleet.size)
+        return None if nodes == world.fleet.alive else as_flags(nodes, world.fleet.size)
 
     # -- choosing, as in `shapes.Standing`
 
@@ -377,6 +383,9 @@ class KubeStanding:
         total = self._base if self._parts is None else self._base + self._parts
         found: list[int] = total[rows].tolist()
         return found
+
+
+_INT_MAX = int(np.iinfo(np.int64).max)
 
 
 def _most(column: Amounts | None, where: NDArray[np.bool_]) -> int:

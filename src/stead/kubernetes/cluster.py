@@ -1,0 +1,268 @@
+"""Kubernetes as a `Cluster`: objects of the API server become facts, decisions become API calls.
+
+Rule: it decides nothing and does no I/O. The watches call `pods_changed`, `nodes_changed` and `bound`; the commands go
+to a `Writes`. It keeps what the engine cannot know: the last version of every pod, because a fact depends on what was
+reported before; which pods a node has, because a pod can name a node that does not exist (yet), and the engine ignores
+such a pod until the node joins; and which pods are being bound, because their changes must wait for the outcome.
+Kubernetes' own controller evicts pods from tainted nodes, so `evict` does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
+from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact, NodeJoined, NodeLeft
+from stead.kubernetes.api.binding import BindResult, Outcome
+from stead.kubernetes.templates import Pod
+from stead.language.nodes import Node, NodeId, NodeTemplate
+
+FINISHED = ("Succeeded", "Failed")
+"""Phases of pods that use nothing any more."""
+
+PodKey = str
+"""``namespace/name``, which is also the id of the pod's ask."""
+
+
+class Writes(Protocol):
+    """What the cluster asks others to do. Each call returns at once."""
+
+    def bind(self, pod: Pod, node: NodeId) -> None:
+        """Bind the pod; the result comes to `KubeCluster.bound`."""
+
+    def report_pending(self, pods: Sequence[Pod]) -> None:
+        """No node fits these equal pods now: tell their owners why."""
+
+    def report_problem(self, pod: Pod) -> None:
+        """The pod cannot be scheduled, because of `pod.problem`."""
+
+    def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
+        """The pod is bound, `seconds` after the decision."""
+
+    def look_again(self, pod: Pod) -> None:
+        """Read the pod from the API server, call `pods_changed` or `pods_deleted`, then `released`."""
+
+    def try_later(self, pod: Pod) -> None:
+        """Call `KubeCluster.released` for the pod after a while."""
+
+
+class Reported(NamedTuple):
+    """What the engine was told about a pod: pending (no node), or placed on a node."""
+
+    pod: Pod
+    node: NodeId | None
+
+
+class KubeCluster:
+    """The facts of one Kubernetes cluster. Pods of the schedulers `names` are placed, all others only counted."""
+
+    def __init__(self, writes: Writes, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self.writes = writes
+        self.pods: dict[PodKey, Pod] = {}
+        """The last version of every pod that is not finished."""
+        self.nodes: dict[NodeId, Node] = {}
+        self._reported: dict[PodKey, Reported] = {}
+        self._pods_of: dict[NodeId, set[PodKey]] = {}
+        self._binding: dict[PodKey, str] = {}  # with the uid of the pod, until the watch shows its node
+        self._unschedulable: set[PodKey] = set()
+        self._facts: list[Fact] = []
+
+    # -- what the watches report
+
+    def nodes_changed(self, changed: Iterable[Node]) -> None:
+        """Nodes were added or changed."""
+        for node in changed:
+            if self.nodes.get(node.id) is node:
+                continue
+            is_new = node.id not in self.nodes
+            self.nodes[node.id] = node
+            self._facts.append(NodeJoined(node))
+            if is_new:
+                for key in sorted(self._pods_of.get(node.id, ())):
+                    self._report(self.pods[key])
+
+    def nodes_deleted(self, deleted: Iterable[NodeId]) -> None:
+        for id in deleted:
+            if self.nodes.pop(id, None) is None:
+                continue
+            # Pods of a deleted node are not placed again: Kubernetes deletes them.
+            for key in sorted(self._pods_of.get(id, ())):
+                self._forget(key)
+            self._facts.append(NodeLeft(id))
+
+    def all_nodes(self, listed: Sequence[Node]) -> None:
+        """These are all nodes."""
+        current = {node.id for node in listed}
+        self.nodes_deleted([id for id in self.nodes if id not in current])
+        self.nodes_changed(listed)
+
+    def pods_changed(self, changed: Iterable[Pod]) -> None:
+        """Pods were added or changed."""
+        for pod in changed:
+            known = self.pods.get(pod.key)
+            if known is not None and known.uid != pod.uid:
+                self.pods_deleted([pod.key])
+            if pod.phase in FINISHED:
+                self.pods_deleted([pod.key])
+                continue
+            self.pods[pod.key] = pod
+            if pod.node_name and (known is None or known.node_name != pod.node_name):
+                self._pods_of.setdefault(pod.node_name, set()).add(pod.key)
+            self._report(pod)
+
+    def pods_deleted(self, deleted: Iterable[PodKey]) -> None:
+        for key in deleted:
+            pod = self.pods.pop(key, None)
+            if pod is None:
+                continue
+            self._forget(key)
+            self._binding.pop(key, None)
+            if pod.node_name:
+                here = self._pods_of[pod.node_name]
+                here.discard(key)
+                if not here:
+                    del self._pods_of[pod.node_name]
+
+    def all_pods(self, listed: Sequence[Pod]) -> None:
+        """These are all pods."""
+        current = {pod.key for pod in listed}
+        self.pods_deleted([key for key in self.pods if key not in current])
+        self.pods_changed(listed)
+
+    def bound(self, result: BindResult) -> None:
+        """A binding has its outcome. Where it is not certain, the API server's word counts."""
+        key = f"{result.namespace}/{result.name}"
+        pod = self.pods.get(key)
+        if pod is None or pod.uid != result.uid:
+            return
+        if result.outcome is Outcome.BOUND:
+            self.writes.report_bound(pod, result.node, result.seconds)
+            return
+        self._binding.pop(key, None)
+        if pod.node_name:
+            return  # the watch was faster: somebody assigned it
+        # Until the answer, its place stays reserved.
+        if result.outcome is Outcome.LOST or result.outcome is Outcome.AMBIGUOUS:
+            self.writes.look_again(pod)
+        elif result.outcome is Outcome.FAILED:
+            self.writes.try_later(pod)
+
+    def released(self, pod: Pod) -> None:
+        """A pod whose binding did not succeed may be placed again, unless it has a node by now."""
+        current = self.pods.get(pod.key)
+        if current is None or current.uid != pod.uid or current.node_name or pod.key in self._binding:
+            return
+        if pod.key in self._reported:
+            self._facts.append(AskLost(pod.key))
+            self._report(current)
+
+    def start_over(self) -> None:
+        """The next facts describe the whole cluster, for a new engine."""
+        self._reported.clear()
+        self._binding.clear()
+        self._unschedulable.clear()
+        self._facts = [NodeJoined(node) for node in self.nodes.values()]
+        for pod in self.pods.values():
+            self._report(pod)
+
+    # -- how a pod is reported
+
+    def _report(self, pod: Pod) -> None:
+        """Tell the engine what changed about a pod."""
+        before = self._reported.get(pod.key)
+        if pod.node_name:
+            self._report_placed(pod, before)
+        elif not self._is_ours(pod):
+            self._forget(pod.key)
+        elif pod.ask is None:
+            self._forget(pod.key)
+            self.writes.report_problem(pod)
+        elif pod.key in self._binding:
+            return  # a change of a pod that is being bound counts only if the binding fails
+        elif before is None:
+            self._reported[pod.key] = Reported(pod, None)
+            self._facts.append(AskSubmitted(pod.ask))
+        elif before.pod.ask != pod.ask or before.node is not None:
+            self._reported[pod.key] = Reported(pod, None)
+            self._facts += (AskEnded(pod.key), AskSubmitted(pod.ask))
+
+    def _report_placed(self, pod: Pod, before: Reported | None) -> None:
+        node = pod.node_name
+        self._binding.pop(pod.key, None)
+        if node not in self.nodes:
+            self._forget(pod.key)
+            return
+        assert pod.ask is not None, "a pod with a node is read leniently"
+        if before is not None and before.node == node and before.pod.ask == pod.ask:
+            return
+        if before is not None and before.pod.ask != pod.ask:
+            self._facts.append(AskEnded(pod.key))
+        self._reported[pod.key] = Reported(pod, node)
+        self._facts.append(AskRunning(pod.ask, node))
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return pod.scheduler_name in self.names and not pod.is_deleting and not pod.is_gated
+
+    def _forget(self, key: PodKey) -> None:
+        if self._reported.pop(key, None) is not None:
+            self._unschedulable.discard(key)
+            self._facts.append(AskEnded(key))
+
+    # -- the `Cluster` protocol
+
+    def now(self) -> float:
+        return time.time()
+
+    def facts(self) -> Iterable[Fact]:
+        facts, self._facts = self._facts, []
+        return facts
+
+    @property
+    def has_facts(self) -> bool:
+        return bool(self._facts)
+
+    def bind(self, placed: Placed | GroupPlaced) -> None:
+        pairs = ((placed.ask, placed.node),) if isinstance(placed, Placed) else placed.members
+        for key, node in pairs:
+            pod = self.pods.get(key)
+            if pod is not None and not pod.node_name:
+                self._binding[key] = pod.uid
+                self._unschedulable.discard(key)
+                self.writes.bind(pod, node)
+
+    def evict(self, evicted: Evicted) -> None:
+        """Kubernetes' own taint eviction controller does this."""
+
+    def refuse(self, refused: Refused) -> None:
+        """Pods have no deadline, and name nodes only by labels and fields, so none is refused."""
+
+    def tell(self, happened: Sequence[Fact | Decision]) -> None:
+        for each in happened:
+            if isinstance(each, Waiting):
+                pods = [self.pods[key] for key in each.asks if key in self.pods]
+                if pods:
+                    self._unschedulable.update(pod.key for pod in pods)
+                    self.writes.report_pending(pods)
+
+    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
+        """The scheduler starts no nodes."""
+
+    def retire(self, node: NodeId) -> None:
+        """The scheduler stops no nodes."""
+
+    # -- numbers
+
+    @property
+    def binding(self) -> Mapping[PodKey, str]:
+        """Pods whose binding has no outcome yet."""
+        return self._binding
+
+    def queues(self) -> dict[str, int]:
+        """How many pods of these schedulers wait: to be tried, for a change of the cluster, or for their gates."""
+        pending = sum(reported.node is None for reported in self._reported.values())
+        gated = sum(pod.is_gated and pod.scheduler_name in self.names for pod in self.pods.values())
+        waiting = len(self._unschedulable)
+        return {"active": max(pending - len(self._binding) - waiting, 0), "unschedulable": waiting, "gated": gated}

@@ -1,0 +1,346 @@
+"""The scheduler process: watches in, `Controller.step()`, bindings and reports out, in one event loop.
+
+Rule: nothing is decided here. Everything runs in one thread, so a step never sees half an event. A step places a few
+hundred pods at most, so bindings are sent while the rest is decided. Every write passes the fence of the lease: a
+process that no longer holds it writes nothing. A standby watches too, and takes over with a new engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from stead import solver
+from stead.controller import Controller, Tally
+from stead.engine.engine import Engine
+from stead.engine.settings import Settings
+from stead.errors import Invalid, Unwritable
+from stead.journal import Journal
+from stead.kubernetes.api.binding import Binder, BindResult, Outcome
+from stead.kubernetes.api.http import ApiClient, Unreachable
+from stead.kubernetes.api.leases import Lease
+from stead.kubernetes.api.reporting import PodRef, Reporter
+from stead.kubernetes.cluster import KubeCluster
+from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads
+from stead.kubernetes.metrics import Metrics
+from stead.kubernetes.templates import Pod, Templates
+from stead.kubernetes.watches import Watches
+from stead.kubernetes.wording import why_pending
+from stead.language.asks import PolicyName
+from stead.language.nodes import NodeId
+
+LOG = logging.getLogger("stead.kubernetes")
+
+PLACED_AT_ONCE = 128
+"""How many pods a step places."""
+
+QUEUED_MAX = 256
+"""While more bindings than this wait to be sent, no further pods are placed."""
+
+TRY_LATER_S = 5.0
+"""How long a pod whose binding failed keeps its place before it is placed again."""
+
+DRAIN_S = 20.0
+"""How long a scheduler that is stopping waits for its bindings."""
+
+SCHEDULER_ERROR = "SchedulerError"
+"""The reason in the condition of a pod that cannot be scheduled as it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a scheduler runs.
+
+    Attributes:
+        names: Pods with one of these as `spec.schedulerName` are scheduled.
+        policy: The policy of pods without the annotation `stead.dev/policy`.
+        default_spreads: The topology spread of pods that have none of their own.
+        lease: The namespace and name of the Lease; None if there is only one scheduler.
+        identity: The holder of the Lease, unique to this process.
+        lease_times: How long the lease lasts, until when it must be renewed, and how often that is tried, in seconds.
+        journal: Where to record facts and decisions, for `stead replay`.
+        reports_scheduled: Whether bound pods get an event.
+        in_flight_max: How many bindings are sent at a time.
+    """
+
+    names: tuple[str, ...] = ("stead",)
+    policy: PolicyName = PolicyName.KUBE
+    default_spreads: DefaultSpreads = SYSTEM_SPREADS
+    lease: tuple[str, str] | None = None
+    identity: str = "stead"
+    lease_times: tuple[float, float, float] = (15.0, 10.0, 2.0)
+    journal: str | None = None
+    reports_scheduled: bool = True
+    in_flight_max: int = 64
+
+
+class Scheduler:
+    """Schedules the pods of one cluster until `stop` is called. Create it inside the event loop."""
+
+    def __init__(self, client: ApiClient, options: Options) -> None:
+        if options.policy.in_batches and solver.found() is None:
+            raise Invalid(f"the policy {options.policy} needs OR-tools; try: pip install 'stead[flow]'")
+        self._client = client
+        self._options = options
+        self.metrics = Metrics()
+        self.tally = Tally()
+        self.cluster = KubeCluster(self, options.names)
+        self.templates = Templates(options.names, options.policy, options.default_spreads)
+        self.watches = Watches(client, self.cluster, self.templates, self._wake_up)
+        self.lease: Lease | None = None
+        if options.lease is not None:
+            self.lease = Lease(client, *options.lease, options.identity, *options.lease_times)
+        self.binder = Binder(client, self._bound, self._may_write, options.in_flight_max)
+        self.reporter = Reporter(
+            client,
+            self._may_write,
+            component=options.names[0],
+            instance=options.identity,
+            reports_scheduled=options.reports_scheduled,
+        )
+        self.controller: Controller | None = None
+        """None while this process is not the leader, or has not listed everything yet."""
+        self._journal: Journal | None = None
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._is_leader = self.lease is None
+        self._to_explain: OrderedDict[object, deque[Pod]] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_failing = False
+
+    # -- the life of the process
+
+    async def run(self) -> None:
+        """Schedule until `stop`."""
+        background = [
+            asyncio.create_task(self.watches.run(), name="watches"),
+            asyncio.create_task(self.reporter.run(), name="reports"),
+        ]
+        election = None
+        try:
+            if not await self._all_listed(background[0]):
+                return
+            LOG.info("listed", extra={"nodes": len(self.cluster.nodes), "pods": len(self.cluster.pods)})
+            _calm_the_collector()
+            if self.lease is None:
+                self._lead()
+            else:
+                election = asyncio.create_task(self.lease.run(self._lead, self._follow), name="lease")
+            await self._until_stopped(background)
+        finally:
+            self.controller = None
+            await self.binder.drain(DRAIN_S)
+            await self.binder.close()
+            if election is not None and self.lease is not None:
+                self.lease.stop()
+                await election
+            for task in (*background, *self._tasks):
+                task.cancel()
+            await asyncio.gather(*background, *self._tasks, return_exceptions=True)
+            if self._journal is not None:
+                self._journal.close()
+
+    def stop(self) -> None:
+        """Finish what was decided, and end `run`."""
+        self._stopping.set()
+        self._wake.set()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._is_leader
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything was listed, so that this process schedules or could take over."""
+        return self.watches.are_synced and not self._is_failing
+
+    async def _all_listed(self, watching: asyncio.Task[None]) -> bool:
+        """Wait until everything was listed. False if it was stopped before."""
+        while not self.watches.are_synced:
+            if watching.done():
+                watching.result()
+            if self._stopping.is_set():
+                return False
+            self._wake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), 0.1)
+        return True
+
+    async def _until_stopped(self, background: Sequence[asyncio.Task[None]]) -> None:
+        while not self._stopping.is_set():
+            for task in background:
+                if task.done():
+                    task.result()  # a bug: end with its error instead of going on without watches
+            is_idle = not self._step()
+            if is_idle:
+                is_idle = not self._explain_some()
+            if is_idle:
+                await self._until_due()
+            else:
+                await asyncio.sleep(0)
+
+    async def _until_due(self) -> None:
+        """Sleep until something arrives or is due."""
+        self._wake.clear()
+        if self.cluster.has_facts and self._may_place:
+            return
+        moment = self.controller.next_moment if self.controller is not None and self._may_place else None
+        left = 1.0 if moment is None else min(max(moment - time.time(), 0.0), 1.0)
+        if left:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left)
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
+    # -- leading
+
+    def _may_write(self) -> bool:
+        """The fence of every write."""
+        return self.lease is None or self.lease.is_held()
+
+    def _lead(self) -> None:
+        """Begin with a new engine: the API server is the truth, not what this process thought before."""
+        settings = Settings(patience=None, placed_at_once=PLACED_AT_ONCE)
+        engine = Engine(settings, solver.found())
+        if self._options.journal is not None:
+            if self._journal is None:
+                self._journal = Journal.open(self._options.journal, settings)
+            self._journal.keep(engine.checkpoint())  # a replay of what follows begins here
+        self.reporter.clear()
+        self._to_explain.clear()
+        self.cluster.start_over()
+        self.controller = Controller(self.cluster, engine, self._journal, self.tally)
+        self._is_leader = True
+        self._wake.set()
+        LOG.info("scheduling", extra={"scheduler": ",".join(self._options.names), "policy": self._options.policy})
+
+    def _follow(self) -> None:
+        """Another process leads now."""
+        self.controller, self._is_leader = None, False
+        self._to_explain.clear()
+        LOG.warning("no longer the leader; waiting to take over", extra={"identity": self._options.identity})
+
+    # -- one step
+
+    @property
+    def _may_place(self) -> bool:
+        return self.binder.queued <= QUEUED_MAX
+
+    def _step(self) -> bool:
+        """Decide once. Returns whether there may be more to decide."""
+        controller = self.controller
+        if controller is None or not self._may_place or not self._may_write():
+            return False
+        began = time.perf_counter()
+        try:
+            decisions = controller.step()
+        except Unwritable as error:
+            if not self._is_failing:
+                LOG.error("nothing is scheduled: %s", error)
+            self._is_failing = True
+            return False
+        self._is_failing = False
+        if decisions:
+            self.metrics.decided(decisions, time.perf_counter() - began)
+        moment = controller.next_moment
+        return bool(decisions) and moment is not None and moment <= time.time()
+
+    # -- what the cluster asks for (`cluster.Writes`)
+
+    def bind(self, pod: Pod, node: NodeId) -> None:
+        self.binder.bind(pod.namespace, pod.name, pod.uid, node)
+
+    def report_pending(self, pods: Sequence[Pod]) -> None:
+        """Explain later, when no pod can be placed: an explanation takes milliseconds, and equal pods share it."""
+        ask = pods[0].ask
+        assert ask is not None, "pending pods have an ask"
+        self._to_explain.setdefault(ask.shape_key, deque()).extend(pods)
+
+    def report_problem(self, pod: Pod) -> None:
+        if self._is_leader and pod.problem is not None:
+            self.metrics.refused()
+            self.reporter.pending(_ref(pod), pod.problem.sentence, SCHEDULER_ERROR)
+
+    def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
+        self.metrics.bound(seconds, max(time.time() - pod.created, 0.0) if pod.created else seconds)
+        self.reporter.scheduled(_ref(pod), node)
+
+    def look_again(self, pod: Pod) -> None:
+        self._start(self._read(pod))
+
+    def try_later(self, pod: Pod) -> None:
+        self._start(self._release(pod, TRY_LATER_S))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _bound(self, result: BindResult) -> None:
+        """A binding has an outcome."""
+        if result.outcome is not Outcome.BOUND:
+            self.metrics.not_bound(result.outcome)
+            LOG.log(
+                logging.INFO if result.outcome is Outcome.LOST else logging.WARNING,
+                "binding %s",
+                result.outcome,
+                extra={"pod": f"{result.namespace}/{result.name}", "node": result.node, "why": result.message},
+            )
+        if self.controller is not None:
+            self.cluster.bound(result)
+        self._wake.set()
+
+    async def _read(self, pod: Pod) -> None:
+        """Read a pod whose binding did not succeed."""
+        path = f"/api/v1/namespaces/{quote(pod.namespace, '')}/pods/{quote(pod.name, '')}"
+        response = None
+        while response is None or response.status not in (200, 404):
+            with suppress(Unreachable):
+                response = await self._client.request("GET", path)
+            if response is None or response.status not in (200, 404):
+                await asyncio.sleep(TRY_LATER_S)
+        if response.status == 404:
+            self.cluster.pods_deleted([pod.key])
+        else:
+            self.cluster.pods_changed([self.templates.decode_pod(response.body)])
+            self.cluster.released(pod)
+        self._wake.set()
+
+    async def _release(self, pod: Pod, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.cluster.released(pod)
+        self._wake.set()
+
+    # -- why pods are pending
+
+    def _explain_some(self) -> bool:
+        """Explain one kind of pending pods. Returns whether there was one."""
+        if self.controller is None or not self._to_explain:
+            return False
+        _, pods = self._to_explain.popitem(last=False)
+        engine = self.controller.engine
+        waiting = [pod for pod in pods if engine.is_pending(pod.key)]
+        if waiting and waiting[0].ask is not None:
+            message = why_pending(engine, waiting[0].ask)
+            for pod in waiting:
+                self.reporter.pending(_ref(pod), message)
+        return True
+
+
+def _ref(pod: Pod) -> PodRef:
+    return PodRef(pod.namespace, pod.name, pod.uid)
+
+
+def _calm_the_collector() -> None:
+    """Pods and nodes live long: look at them rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

@@ -1,0 +1,219 @@
+"""The watches of a scheduler: which resources it reads, and how their events reach the cluster.
+
+Rule: what a translation depends on is listed before what is translated: first namespaces and the owners of pods, then
+nodes, then pods. When a namespace or an owner changes later, the pods that depend on it are read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.api.watching import Changed, Relisted, Watched
+from stead.kubernetes.api_objects import EventKind
+from stead.kubernetes.cluster import KubeCluster
+from stead.kubernetes.default_spread import OwnerKind
+from stead.kubernetes.node_reader import NodeReader, ReadNode
+from stead.kubernetes.templates import Pod, Templates
+
+T = TypeVar("T")
+
+PODS, NODES, NAMESPACES = "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces"
+
+OWNERS = {
+    OwnerKind.SERVICE: "/api/v1/services",
+    OwnerKind.REPLICATION_CONTROLLER: "/api/v1/replicationcontrollers",
+    OwnerKind.REPLICA_SET: "/apis/apps/v1/replicasets",
+    OwnerKind.STATEFUL_SET: "/apis/apps/v1/statefulsets",
+}
+
+UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+"""Finished pods use nothing. The API server leaves them out, and reports a pod that finishes as deleted."""
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    token: str = msgspec.field(default="", name="continue")
+
+
+class _Spec(msgspec.Struct):
+    selector: dict[str, Any] | None = None
+
+
+class _Object(msgspec.Struct):
+    """A namespace, a service or a controller, as far as it matters."""
+
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Event(msgspec.Struct):
+    type: EventKind
+    object: _Object
+
+
+class _Page(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    items: list[_Object] | None = None
+
+
+_EVENT, _PAGE = msgspec.json.Decoder(_Event), msgspec.json.Decoder(_Page)
+
+
+def _decode(line: bytes) -> tuple[str, _Object, str]:
+    event = _EVENT.decode(line)
+    return event.type, event.object, event.object.metadata.resource_version
+
+
+def _decode_page(body: bytes) -> tuple[list[_Object], str, str]:
+    page = _PAGE.decode(body)
+    return page.items or [], page.metadata.resource_version, page.metadata.token
+
+
+class Watches:
+    """All watches of a scheduler. `changed` is called after every event that may concern it."""
+
+    def __init__(
+        self, client: ApiClient, cluster: KubeCluster, templates: Templates, changed: Callable[[], None]
+    ) -> None:
+        self._cluster = cluster
+        self._templates = templates
+        self._nodes = NodeReader()
+        self._changed = changed
+        self._owners: dict[OwnerKind, dict[tuple[str, str], object]] = {kind: {} for kind in OWNERS}
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self.nodes_refused: dict[str, str] = {}
+        """Nodes that cannot be used, because a part of them does not parse, with the sentence that says which."""
+
+        def watched(path: str, deliver: Callable[[Changed[_Object] | Relisted[_Object]], None]) -> Watched[_Object]:
+            return Watched(client, path, _decode, _decode_page, deliver)
+
+        self._context: list[Watched[Any]] = [
+            watched(NAMESPACES, self._namespaces_arrived),
+            *(watched(path, partial(self._owners_arrived, kind)) for kind, path in OWNERS.items()),
+        ]
+        self.nodes: Watched[Any] = Watched(
+            client, NODES, self._decode_node, self._nodes.decode_page, self._nodes_arrived
+        )
+        self.pods: Watched[Any] = Watched(
+            client, PODS, self._decode_pod, templates.decode_page, self._pods_arrived, query=UNFINISHED
+        )
+
+    @property
+    def all(self) -> list[Watched[Any]]:
+        return [*self._context, self.nodes, self.pods]
+
+    @property
+    def are_synced(self) -> bool:
+        """Whether everything was listed once."""
+        return all(each.is_synced for each in self.all)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for stage in (self._context, [self.nodes], [self.pods]):
+                for each in stage:
+                    tasks.create_task(each.run(), name=f"watch {each.path}")
+                await asyncio.gather(*(_synced(each) for each in stage))
+
+    def _decode_node(self, line: bytes) -> tuple[str, ReadNode | None, str]:
+        event = self._nodes.decode_event(line)
+        return event.kind, event.node, event.resource_version
+
+    def _decode_pod(self, line: bytes) -> tuple[str, Pod | None, str]:
+        event = self._templates.decode_event(line)
+        return event.kind, event.pod, event.resource_version
+
+    # -- what arrives
+
+    def _pods_arrived(self, news: Changed[Pod] | Relisted[Pod]) -> None:
+        if isinstance(news, Relisted):
+            self._cluster.all_pods(news.items)
+        elif news.kind == EventKind.DELETED:
+            self._cluster.pods_deleted([news.object.key])
+        else:
+            self._cluster.pods_changed([news.object])
+        self._changed()
+
+    def _nodes_arrived(self, news: Changed[ReadNode] | Relisted[ReadNode]) -> None:
+        if isinstance(news, Relisted):
+            self.nodes_refused.clear()
+            self._cluster.all_nodes([node for read in news.items for node in self._usable(read)])
+        elif news.kind == EventKind.DELETED:
+            self.nodes_refused.pop(news.object.name, None)
+            self._cluster.nodes_deleted([news.object.name])
+        else:
+            usable = list(self._usable(news.object))
+            self._cluster.nodes_changed(usable)
+            self._cluster.nodes_deleted([] if usable else [news.object.name])
+        self._changed()
+
+    def _usable(self, read: ReadNode) -> Iterable[Any]:
+        self.nodes_refused.pop(read.name, None)
+        if read.node is not None:
+            yield read.node
+        elif read.problem is not None:
+            self.nodes_refused[read.name] = read.problem.sentence
+
+    def _namespaces_arrived(self, news: Changed[_Object] | Relisted[_Object]) -> None:
+        current = {each.metadata.name: each.metadata.labels or {} for each in _present(news)}
+        is_new = False
+        for name in _absent(news, self._namespaces, lambda each: each.metadata.name):
+            del self._namespaces[name]
+            is_new |= self._templates.namespace_changed(name, None)
+        for name, labels in current.items():
+            self._namespaces[name] = labels
+            is_new |= self._templates.namespace_changed(name, labels)
+        if is_new:
+            self._read_again(pod for pod in self._cluster.pods.values() if pod.depends_on_namespaces)
+
+    def _owners_arrived(self, kind: OwnerKind, news: Changed[_Object] | Relisted[_Object]) -> None:
+        known = self._owners[kind]
+        touched: set[str] = set()
+        for namespace, name in _absent(news, known, _name_of):
+            del known[namespace, name]
+            if self._templates.owner_changed(kind, namespace, name, None):
+                touched.add(namespace)
+        for each in _present(news):
+            namespace, name = _name_of(each)
+            known[namespace, name] = None
+            if self._templates.owner_changed(kind, namespace, name, each.spec.selector):
+                touched.add(namespace)
+        if touched:
+            pods = self._cluster.pods.values()
+            self._read_again(pod for pod in pods if pod.namespace in touched and pod.depends_on_owners)
+
+    def _read_again(self, pods: Iterable[Pod]) -> None:
+        self._cluster.pods_changed([again for pod in list(pods) if (again := self._templates.reread(pod)) is not pod])
+        self._changed()
+
+
+def _name_of(each: _Object) -> tuple[str, str]:
+    return each.metadata.namespace, each.metadata.name
+
+
+def _present(news: Changed[_Object] | Relisted[_Object]) -> Iterable[_Object]:
+    if isinstance(news, Relisted):
+        return news.items
+    return () if news.kind == EventKind.DELETED else (news.object,)
+
+
+def _absent(news: Changed[_Object] | Relisted[_Object], known: Iterable[T], name_of: Callable[[_Object], T]) -> list[T]:
+    """What is known and no longer exists."""
+    if isinstance(news, Relisted):
+        current = {name_of(each) for each in news.items}
+        return [name for name in known if name not in current]
+    return [name for name in known if name == name_of(news.object)] if news.kind == EventKind.DELETED else []
+
+
+async def _synced(watched: Watched[Any]) -> None:
+    while not watched.is_synced:  # the first list takes seconds on a large cluster
+        await asyncio.sleep(0.02)
