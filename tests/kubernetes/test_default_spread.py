@@ -81,7 +81,7 @@ def test_which_pods_count(
 
 
 def test_a_service_and_its_controller_that_select_the_same_pods_add_nothing() -> None:
-    known = [(SERVICE, "a", APP), (REPLICA_SET, "web", APP_SELECTOR)]
+    known: list[tuple[OwnerKind, str, Fields | None]] = [(SERVICE, "a", APP), (REPLICA_SET, "web", APP_SELECTOR)]
     assert selector(*known, metadata=owned_by("ReplicaSet")) == pod_selector_of(APP_SELECTOR)
 
 
@@ -94,6 +94,7 @@ def test_labels_named_like_steads_identities_are_labels() -> None:
 
 def test_only_what_concerns_a_pod_makes_its_stamp_outdated() -> None:
     owners, web = Owners(), (REPLICA_SET, "shop", "web")
+    changes: list[tuple[OwnerKind, str, Fields]]
     stamp = owners.stamp("shop", web)
     owners.put(REPLICA_SET, "shop", "other", APP_SELECTOR)
     owners.put(SERVICE, "other", "a", APP)

@@ -1,17 +1,18 @@
 """`stead scheduler`: a Kubernetes scheduler, and its manifests.
 
 Rule: the libraries for Kubernetes are imported when the command runs; without them, the error says in one sentence what
-to install.
+to install. The manifests need none of them.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-import yaml
+from click.core import ParameterSource
 
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
@@ -19,52 +20,73 @@ from stead.language.asks import PolicyName
 if TYPE_CHECKING:
     from stead.kubernetes.default_spread import DefaultSpreads
 
+T = TypeVar("T", str, str | None, tuple[str, ...])
+
 POLICIES = [policy.value for policy in PolicyName]
+
+NAMES = ("stead",)
+"""The names of the scheduler if none are given."""
 
 
 @click.group(short_help="Schedule the pods of a Kubernetes cluster.", invoke_without_command=True)
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file. [default: $KUBECONFIG, ~/.kube/config]")
-@click.option("--context", metavar="NAME", help="The context of the kubeconfig file. [default: its current context]")
-@click.option("--in-cluster", is_flag=True, help="Use the service account of the pod that this runs in.")
+@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file. [default: $KUBECONFIG, then ~/.kube/config]")
+@click.option("--context", metavar="NAME", help="The context in the kubeconfig file. [default: the current context]")
+@click.option("--in-cluster", is_flag=True, help="Use the service account of the pod that this process runs in.")
 @click.option(
-    "--scheduler-name", "names", multiple=True, metavar="NAME", help="Schedule pods with this name; may be repeated."
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Schedule pods whose spec.schedulerName is NAME. You can repeat it. [default: stead]",
 )
 @click.option(
     "--policy",
     type=click.Choice(POLICIES),
     default=PolicyName.KUBE.value,
     show_default=True,
-    help="How to choose among nodes that fit. The annotation stead.dev/policy of a pod overrides it.",
+    help="How to choose among the nodes that fit. The annotation stead.dev/policy of a pod overrides it.",
 )
-@click.option("--leader-elect", is_flag=True, help="Several copies may run: only the holder of a Lease schedules.")
-@click.option("--lease-namespace", metavar="NAME", help="Namespace of the Lease. [default: the context's]")
+@click.option("--leader-elect", is_flag=True, help="Schedule only while this process holds the Lease.")
+@click.option("--lease-namespace", metavar="NAME", help="Namespace of the Lease. [default: that of the context or pod]")
 @click.option("--lease-name", metavar="NAME", help="Name of the Lease. [default: the first scheduler name]")
-@click.option("--identity", metavar="NAME", help="The holder of the Lease. [default: host name and a random part]")
+@click.option(
+    "--identity",
+    metavar="NAME",
+    help="Name of this process in the Lease and in events. [default: the host name and a random part]",
+)
 @click.option(
     "--lease-seconds",
     nargs=3,
     type=float,
     default=(15.0, 10.0, 2.0),
     show_default=True,
-    metavar="LASTS RENEW RETRY",
-    help="How long the Lease lasts, until when it must be renewed, and how often that is tried.",
+    metavar="DURATION DEADLINE RETRY",
+    help="How long the Lease is valid, when the leader gives up renewing it, and the time between two tries.",
 )
 @click.option(
     "--listen",
     metavar="ADDRESS",
     default="127.0.0.1:10259",
     show_default=True,
-    help="Where to serve /healthz, /readyz and /metrics; 'none' serves nothing.",
+    help="Address for /healthz, /readyz and /metrics, or 'none'.",
 )
-@click.option("--journal", metavar="FILE", help="Record facts and decisions here, for `stead replay`.")
+@click.option("--journal", metavar="FILE", help="Record every fact and decision in this file, for `stead replay`.")
 @click.option(
     "--default-spread",
     metavar="FILE",
-    help="Topology spread constraints of pods without any, a YAML list. [default: kube-scheduler's]",
+    help="YAML list of the topology spread constraints for pods that have none. [default: those of kube-scheduler]",
 )
-@click.option("--no-scheduled-events", is_flag=True, help="Write no event for pods that are bound.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--no-scheduled-events", is_flag=True, help="Do not create an event for each pod that is bound.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level that is logged.",
+)
 @click.pass_context
 def scheduler(
     running: click.Context,
@@ -87,8 +109,8 @@ def scheduler(
 ) -> None:
     """Schedule the pods of a Kubernetes cluster that have `schedulerName: stead`.
 
-    It applies kube-scheduler's rules, decides many pods at once, and reports why a pod is pending and the smallest
-    change that would make it fit. It runs until Ctrl-C or SIGTERM, and then finishes what it has decided.
+    It follows kube-scheduler's rules, decides many pods at once, and reports why a pod is pending and the smallest
+    change that would make it fit. On Ctrl-C or SIGTERM, it finishes the bindings that it has decided, and stops.
 
     \b
     Examples:
@@ -99,6 +121,7 @@ def scheduler(
       stead scheduler manifests | kubectl apply -f -
     """
     if running.invoked_subcommand is not None:
+        _refuse_misplaced_options(running)
         return
     require_libraries()
     from stead.kubernetes import logs, process
@@ -106,7 +129,7 @@ def scheduler(
     from stead.kubernetes.scheduler import Options
 
     address = address_of(listen)
-    names = tuple(dict.fromkeys(names)) or ("stead",)
+    names = _distinct(names)
     config = load(kubeconfig, context, True if in_cluster else None)
     lease = (lease_namespace or config.namespace, lease_name or names[0]) if leader_elect else None
     options = Options(
@@ -123,14 +146,25 @@ def scheduler(
     process.run(config, options, address)
 
 
+def _refuse_misplaced_options(running: click.Context) -> None:
+    """An option before the name of the subcommand belongs to the scheduler, and would have no effect."""
+    for option in running.command.params:
+        if running.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            where = running.invoked_subcommand
+            raise click.UsageError(f"Put {option.opts[0]} after {where!r}: 'stead scheduler {where} ...'.", running)
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """The names of the scheduler, each once."""
+    if "" in names:
+        raise click.BadParameter("a scheduler needs a name, for example 'stead'", param_hint="--scheduler-name")
+    return tuple(dict.fromkeys(names)) or NAMES
+
+
 def require_libraries() -> None:
     for name in ("msgspec", "httptools", "kubernetes"):
-        try:
-            import_module(name)
-        except ImportError:
-            raise Invalid(
-                f"stead scheduler needs {name}, which is not installed; try: pip install 'stead[kubernetes]'"
-            ) from None
+        if find_spec(name) is None:
+            raise Invalid(f"stead scheduler needs {name}, which is not installed; try: pip install 'stead[kubernetes]'")
 
 
 def address_of(text: str) -> tuple[str, int] | None:
@@ -139,7 +173,7 @@ def address_of(text: str) -> tuple[str, int] | None:
         return None
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise click.BadParameter(
             f"{text!r} is not an address with a port, such as 127.0.0.1:10259", param_hint="--listen"
         )
@@ -152,10 +186,90 @@ def spreads_of(path: str | None) -> DefaultSpreads:
 
     if path is None:
         return SYSTEM_SPREADS
+    import yaml
+
     try:
-        found = yaml.safe_load(Path(path).read_text())
-    except yaml.YAMLError as error:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Invalid(f"{path} is not YAML: {error}") from None
-    if not isinstance(found, list):
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise Invalid(f"{path} must be a list of constraints such as [{{topologyKey: zone, maxSkew: 1, ...}}]")
     return DefaultSpreads.configured(found)
+
+
+def _checked(check: str) -> Callable[[click.Context, click.Parameter, T], T]:
+    """A callback that checks an option with a function of `manifests.rendering`, which is imported when it runs."""
+
+    def callback(_running: click.Context, option: click.Parameter, value: T) -> T:
+        from stead.kubernetes.manifests import rendering
+
+        for each in (value,) if isinstance(value, str) else value or ():
+            try:
+                getattr(rendering, check)(each)
+            except Invalid as error:
+                raise click.BadParameter(str(error), param=option) from None
+        return value
+
+    return callback
+
+
+@scheduler.command(short_help="Print YAML that installs the scheduler in a cluster.")
+@click.option(
+    "--namespace",
+    metavar="NAME",
+    default="stead-system",
+    show_default=True,
+    callback=_checked("check_namespace"),
+    help="Namespace of the scheduler.",
+)
+@click.option(
+    "--image",
+    metavar="IMAGE",
+    callback=_checked("check_image"),
+    help="Container image of the scheduler. [default: stead:VERSION]",
+)
+@click.option(
+    "--scheduler-name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    callback=_checked("check_scheduler_name"),
+    help="Schedule pods whose spec.schedulerName is NAME. You can repeat it. [default: stead]",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES),
+    default=PolicyName.KUBE.value,
+    show_default=True,
+    help="How to choose among the nodes that fit. The annotation stead.dev/policy of a pod overrides it.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    help="Number of pods. One of them schedules, and the others take over if it fails.",
+)
+def manifests(namespace: str, image: str | None, names: tuple[str, ...], policy: str, replicas: int) -> None:
+    """Print the YAML that installs the scheduler in a cluster, for `kubectl apply -f -`.
+
+    It contains a namespace, a service account with the rights that the scheduler needs and no others, a Deployment,
+    and a PodDisruptionBudget if there are several replicas. It does not contact a cluster.
+
+    \b
+    Examples:
+      stead scheduler manifests | kubectl apply -f -
+      stead scheduler manifests --image registry.example.com/stead:0.1.0 > stead.yaml
+      stead scheduler manifests --namespace batch --scheduler-name batch --policy flow
+    """
+    from stead import __version__
+    from stead.kubernetes.manifests import rendering
+
+    installation = rendering.Installation(
+        image=image or f"stead:{__version__.replace('+', '-')}",
+        namespace=namespace,
+        names=_distinct(names),
+        policy=PolicyName.of(policy),
+        replicas=replicas,
+    )
+    click.echo(rendering.manifests(installation), nl=False)

@@ -36,6 +36,8 @@ Nodes = int
 
 SPARSE_MAX = 16
 ROWS_MIN = 64
+NODES_PER_DOMAIN_MAX = 64
+"""Up to this many domains of a label key keep their sets of nodes."""
 
 
 def rows_of(nodes: Nodes) -> list[int]:
@@ -105,6 +107,8 @@ class Domains(NamedTuple):
     """Whether every domain is one row."""
     are_everywhere: bool
     """Whether every live node has the key."""
+    nodes: list[Nodes]
+    """The nodes of each domain, filled when they are first needed."""
 
     def sums(self, column: Amounts) -> Amounts:
         """For each domain, the sum over its rows."""
@@ -120,9 +124,24 @@ class Domains(NamedTuple):
         """For each row, the value of its domain; 0 without the key."""
         return np.append(sums, sums.dtype.type(0))[self.numbers]  # -1 is the last entry
 
-    def present(self, flags: NDArray[np.bool_]) -> int:
-        """How many domains have one of these rows; rows without the key are one more domain."""
-        return int(np.count_nonzero(np.bincount(self.numbers[flags] + 1, minlength=1)))
+    def present(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which domains have one of these rows."""
+        found = np.zeros(self.size + 1, np.bool_)
+        found[self.numbers[flags]] = True  # -1 is the last entry
+        return found[: self.size]
+
+    def nodes_of(self, chosen: NDArray[np.bool_]) -> Nodes:
+        """All nodes of the chosen domains."""
+        if not chosen.any():
+            return 0
+        if self.size > NODES_PER_DOMAIN_MAX:
+            return from_flags(np.append(chosen, False)[self.numbers])
+        if not self.nodes:
+            self.nodes.extend(from_flags(self.numbers == number) for number in range(self.size))
+        found = 0
+        for number in np.flatnonzero(chosen).tolist():
+            found |= self.nodes[number]
+        return found
 
 
 class Fleet:
@@ -296,7 +315,7 @@ class Fleet:
         for number, entry in enumerate(values.values()):
             numbers[list(entry) if isinstance(entry, tuple) else rows_of(entry)] = number
         carrying = self.with_key.map.get(key, 0)
-        found = Domains(numbers, len(values), len(values) == carrying.bit_count(), carrying == self.alive)
+        found = Domains(numbers, len(values), len(values) == carrying.bit_count(), carrying == self.alive, [])
         self._domains[key] = versions, found
         return found
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from stead.engine.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
-from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags
+from stead.engine.fleet import Fleet, Nodes, from_flags
 from stead.engine.reasons import (
     ApartFromGroup,
     Draining,
@@ -221,18 +221,14 @@ class NotSkewed:
     def refusals(self, world: World) -> Refused:
         fleet, key = world.fleet, self.spread.topology
         meant = meant_by(self.spread.selector, None, self.kind[0])
-        counts, domains = world.work.counts(meant, fleet.size), fleet.domain_column(key)
-        eligible = as_flags(self._eligible(world), fleet.size)
-        filled = domains.sums(np.where(eligible, counts, 0))
-        is_counted = np.zeros(domains.size, np.bool_)
-        is_counted[domains.numbers[eligible]] = True
-        is_enough = np.count_nonzero(is_counted) >= self.spread.min_domains
-        least = filled.min(where=is_counted, initial=_MANY) if is_enough else 0
+        domains = fleet.domain_column(key)
+        found = world.work.counts_by_domain(meant, domains, self._eligible(world))
+        is_enough = np.count_nonzero(found.is_present) >= self.spread.min_domains
+        least = found.counts.min(where=found.is_present, initial=_MANY) if is_enough else 0
         itself = 1 if meant.includes(self.kind) else 0
-        is_full = filled + itself - least > self.spread.max_skew
+        is_full = found.counts + (itself - least) > self.spread.max_skew
         lacking = fleet.alive & ~fleet.with_key.map.get(key, 0)
-        refused = from_flags(domains.spread_out(is_full.astype(np.int64)) > 0) if is_full.any() else 0
-        yield Skewed(self.spread), lacking | refused & fleet.alive
+        yield Skewed(self.spread), lacking | domains.nodes_of(is_full) & fleet.alive
 
     def _eligible(self, world: World) -> Nodes:
         """The nodes whose work counts."""

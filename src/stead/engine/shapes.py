@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.engine.amounts import Amounts
-from stead.engine.change_log import NODES, TAINTS, Column
+from stead.engine.change_log import KEEPERS, NODES, TAINTS, Column
 from stead.engine.fleet import Fleet, Nodes, as_flags
 from stead.engine.ranking.policies import Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
@@ -120,7 +120,7 @@ class View:
     """The nodes that are open to one demand, ignoring amounts, and the preference for each (with the policy ``kube``:
     none, because its scores also depend on amounts)."""
 
-    __slots__ = ("_columns", "_size", "_stamp", "demand", "flags", "nodes", "worth")
+    __slots__ = ("_columns", "_keepers", "_size", "_stamp", "demand", "flags", "nodes", "worth")
 
     def __init__(self, demand: Demand) -> None:
         self.demand = demand
@@ -130,6 +130,7 @@ class View:
         self._columns: tuple[Column, ...] = ()
         self._stamp: tuple[int, ...] | None = None
         self._size = 0
+        self._keepers = -1
 
     def refresh(self, world: World) -> bool:
         """Recompute if a column that a rule or preference reads has changed. Returns whether it did."""
@@ -139,7 +140,9 @@ class View:
         self.nodes = allowed(self.demand.rules.before_amounts, world)
         self.worth = None if self.demand.is_kube else self._preferences(world)
         self.flags = as_flags(self.nodes, fleet.size)
-        self._columns = self.demand.reads(world.work)
+        keepers = fleet.versions.map.get(KEEPERS, 0)
+        if self._keepers != keepers:  # nothing else changes what the rules read
+            self._columns, self._keepers = self.demand.reads(world.work), keepers
         self._stamp, self._size = fleet.stamp(self._columns), fleet.size
         return True
 

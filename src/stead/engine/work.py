@@ -16,7 +16,7 @@ import numpy as np
 
 from stead.engine.amounts import Amounts, DeviceShares, as_needs
 from stead.engine.change_log import ANY_WORK, KEEPERS, PULLS, Column
-from stead.engine.fleet import Fleet, Nodes
+from stead.engine.fleet import Domains, Fleet, Nodes, as_flags
 from stead.engine.sharing import Sheet, Shelf
 from stead.engine.targets import Targets, ids_named
 from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId, HostPort
@@ -181,6 +181,13 @@ class Work:
         self._register(matching)
         return self._caches.matchings.column(matching, self._counts.read(matching), size)
 
+    def counts_by_domain(self, matching: Matching, domains: Domains, nodes: Nodes) -> DomainCounts:
+        """The number of matching asks on these nodes, in every domain. Read it at once."""
+        if ASK_ID in matching.selector.keys:
+            return DomainCounts(domains, nodes, self.counts(matching, len(domains.numbers)))
+        self._register(matching)
+        return self._caches.matchings.by_domain(matching, self._counts.read(matching), domains, nodes)
+
     def columns(self, matching: Matching) -> tuple[Column, ...]:
         """What `nodes` and `counts` depend on."""
         if ASK_ID not in matching.selector.keys:
@@ -207,9 +214,9 @@ class Work:
             self._caches.pulls_of[kind] = found
         return found
 
-    def pulling(self, pull: Pull, size: int) -> Amounts:
-        """The number of asks with this preference in every row. Read it at once and never write to it."""
-        return self._caches.pulls.column(pull, self._pulls.read(pull), size)
+    def pulling(self, pull: Pull, domains: Domains, nodes: Nodes) -> DomainCounts:
+        """The number of asks with this preference on these nodes, in every domain. Read it at once."""
+        return self._caches.pulls.by_domain(pull, self._pulls.read(pull), domains, nodes)
 
     def with_port(self, wanted: HostPort) -> Nodes:
         """The nodes where placed work has opened this port."""
@@ -404,18 +411,54 @@ class Work:
                 yield placement
 
 
-class CountColumns(Generic[K]):
-    """Counts by row as columns, built when first read and then kept up to date."""
+class DomainCounts:
+    """Counts in the domains of a label key, on the rows `nodes` only. Never write to it."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ("_nodes", "counts", "domains", "is_present")
+
+    def __init__(self, domains: Domains, nodes: Nodes, column: Amounts) -> None:
+        inside = as_flags(nodes, len(column))
+        self.domains, self._nodes = domains, nodes
+        self.counts: Amounts = domains.sums(np.where(inside, column, 0))
+        self.is_present = domains.present(inside)
+        """Which domains have one of the rows."""
+
+    def is_of(self, domains: Domains, nodes: Nodes) -> bool:
+        return self.domains is domains and self._nodes == nodes
+
+    def add(self, row: int, step: int) -> None:
+        if self._nodes >> row & 1:
+            number = self.domains.numbers.item(row)
+            if number >= 0:
+                self.counts[number] += step
+
+
+class CountColumns(Generic[K]):
+    """Counts by row as columns, and by domain, built when first read and then kept up to date."""
+
+    __slots__ = ("_by_domain", "_columns")
 
     def __init__(self) -> None:
         self._columns: dict[K, Amounts] = {}
+        self._by_domain: dict[K, list[DomainCounts]] = {}
+
+    def by_domain(self, key: K, counts: Mapping[int, int], domains: Domains, nodes: Nodes) -> DomainCounts:
+        """The counts of a key in domains, on these rows."""
+        known = self._by_domain.setdefault(key, [])
+        for each in known:
+            if each.is_of(domains, nodes):
+                return each
+        if len(known) >= DOMAINS_MAX:
+            known.clear()
+        found = DomainCounts(domains, nodes, self.column(key, counts, len(domains.numbers)))
+        known.append(found)
+        return found
 
     def column(self, key: K, counts: Mapping[int, int], size: int) -> Amounts:
         """The column of a key, whose counts are these."""
         found = self._columns.get(key)
         if found is None or len(found) != size:
+            self._by_domain.pop(key, None)
             found = self._columns[key] = np.zeros(size, np.int64)
             found[list(counts)] = list(counts.values())
         return found
@@ -427,8 +470,11 @@ class CountColumns(Generic[K]):
             return
         if row < len(column):
             column[row] += step
+            for each in self._by_domain.get(key, ()):
+                each.add(row, step)
         else:
             del self._columns[key]
+            self._by_domain.pop(key, None)
 
 
 class Caches:
@@ -455,6 +501,8 @@ class Caches:
 
 
 EFFECTS_MAX = 10_000
+DOMAINS_MAX = 8
+"""How many counts by domain are kept for one selector: for several keys, or sets of nodes."""
 
 
 def _effects(ask: Ask) -> Effects:

@@ -1,4 +1,4 @@
-"""Kubernetes as a cluster.
+"""Kubernetes: translates pods and nodes, and schedules pods.
 
-Rule: only `podspec` translates Kubernetes' objects; the engine knows nothing about pods.
+Rule: translating needs no client library; only `api` talks to the API server.
 """

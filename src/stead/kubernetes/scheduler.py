@@ -38,14 +38,17 @@ from stead.language.nodes import NodeId
 
 LOG = logging.getLogger("stead.kubernetes")
 
-PLACED_AT_ONCE = 128
-"""How many pods a step places."""
+PLACED_AT_ONCE = 32
+"""How many pods a step places: few enough that the API server is never idle while they are decided."""
 
 QUEUED_MAX = 256
 """While more bindings than this wait to be sent, no further pods are placed."""
 
 TRY_LATER_S = 5.0
 """How long a pod whose binding failed keeps its place before it is placed again."""
+
+ANNOUNCED_MAX = 1_000
+"""How many bound pods may wait for their event. During a burst, older ones get none."""
 
 DRAIN_S = 20.0
 """How long a scheduler that is stopping waits for its bindings."""
@@ -112,6 +115,7 @@ class Scheduler:
         self._stopping = asyncio.Event()
         self._is_leader = self.lease is None
         self._to_explain: OrderedDict[object, deque[Pod]] = OrderedDict()
+        self._to_announce: deque[tuple[Pod, NodeId]] = deque(maxlen=ANNOUNCED_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_failing = False
 
@@ -182,6 +186,7 @@ class Scheduler:
             if is_idle:
                 is_idle = not self._explain_some()
             if is_idle:
+                self._announce()
                 await self._until_due()
             else:
                 await asyncio.sleep(0)
@@ -271,7 +276,7 @@ class Scheduler:
 
     def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
         self.metrics.bound(seconds, max(time.time() - pod.created, 0.0) if pod.created else seconds)
-        self.reporter.scheduled(_ref(pod), node)
+        self._to_announce.append((pod, node))
 
     def look_again(self, pod: Pod) -> None:
         self._start(self._read(pod))
@@ -320,6 +325,12 @@ class Scheduler:
         self._wake.set()
 
     # -- why pods are pending
+
+    def _announce(self) -> None:
+        """Report bound pods, once no binding waits: each report costs the API server as much as a binding."""
+        while self._to_announce and not self.binder.queued:
+            pod, node = self._to_announce.popleft()
+            self.reporter.scheduled(_ref(pod), node)
 
     def _explain_some(self) -> bool:
         """Explain one kind of pending pods. Returns whether there was one."""

@@ -126,11 +126,8 @@ class KubeStanding:
         self._parts = self._normalised(world, self._feasible)
         self._columns = self._reads(world)
         self._stamp = fleet.stamp(self._columns)
-        self.keys = self._keys()
-
-    def _keys(self) -> Amounts:
         total = self._base if self._parts is None else self._base + self._parts
-        return np.where(self._feasible, -total, REFUSED)
+        self.keys = np.where(self._feasible, -total, REFUSED)
 
     def _reads(self, world: World) -> tuple[Column, ...]:
         """What the scores depend on that is normalised over the candidates, besides the candidates."""
@@ -274,17 +271,16 @@ class KubeStanding:
         fleet, work = world.fleet, world.work
         by_key: dict[str, Amounts] = {}
         for pull in self._pulls:
-            weighted = pull.weight * work.counts(pull.matching, fleet.size)
-            by_key[pull.topology] = by_key.get(pull.topology, 0) + weighted
+            counted = work.counts_by_domain(pull.matching, fleet.domain_column(pull.topology), fleet.alive)
+            by_key[pull.topology] = by_key.get(pull.topology, 0) + pull.weight * counted.counts
         for pull in work.pulls(self.demand.kind):
-            weighted = pull.weight * work.pulling(pull, fleet.size)
-            by_key[pull.topology] = by_key.get(pull.topology, 0) + weighted
+            counted = work.pulling(pull, fleet.domain_column(pull.topology), fleet.alive)
+            by_key[pull.topology] = by_key.get(pull.topology, 0) + pull.weight * counted.counts
         if not by_key:
             return None
         found = np.zeros(fleet.size, np.int64)
-        for key, column in by_key.items():
-            domains = fleet.domain_column(key)
-            found += domains.spread_out(domains.sums(column))
+        for key, sums in by_key.items():
+            found += fleet.domain_column(key).spread_out(sums)
         least = int(found.min(where=feasible, initial=_INT_MAX))
         most = int(found.max(where=feasible, initial=-_INT_MAX))
         if most <= least:
@@ -295,22 +291,22 @@ class KubeStanding:
         """PodTopologySpread: less matching work in the domains of a node is better."""
         fleet = world.fleet
         columns = [fleet.domain_column(spread.topology) for spread, _ in self._spreads]
-        scored, carrying = feasible, None
+        scored, carrying = feasible, fleet.alive
         if all(spread.needs_key for spread, _ in self._spreads) and not all(each.are_everywhere for each in columns):
-            carrying = np.logical_and.reduce([each.numbers >= 0 for each in columns])
-            scored = feasible & carrying
+            for spread, _ in self._spreads:
+                carrying &= fleet.with_key.map.get(spread.topology, 0)
+            scored = feasible & as_flags(carrying, fleet.size)
         raw = np.zeros(fleet.size, np.float64)
         for (spread, matching), domains in zip(self._spreads, columns, strict=True):
-            counts = world.work.counts(matching, fleet.size)
             if spread.topology == HOSTNAME:
-                weighted = counts * math.log(int(np.count_nonzero(scored)) + 2)
+                size = int(np.count_nonzero(scored))
+                weighted = world.work.counts(matching, fleet.size) * math.log(size + 2)
             else:
-                included = self._included(world, spread)
-                if included is not None:
-                    counts = np.where(included, counts, 0)
-                if carrying is not None:
-                    counts = np.where(carrying, counts, 0)
-                weighted = domains.spread_out(domains.sums(counts) * math.log(domains.present(scored) + 2))
+                counted = world.work.counts_by_domain(matching, domains, carrying & self._included(world, spread))
+                size = int(np.count_nonzero(domains.present(scored)))
+                if not domains.are_everywhere:
+                    size += bool((scored & (domains.numbers < 0)).any())
+                weighted = domains.spread_out(counted.counts * math.log(size + 2))
             weighted += float(spread.max_skew - 1)
             raw += weighted if domains.are_everywhere else np.where(domains.numbers >= 0, weighted, 0.0)
         whole = np.floor(raw)
@@ -322,14 +318,12 @@ class KubeStanding:
         even = SCORE_MAX * (most + least - found) // most if most else np.full(fleet.size, SCORE_MAX, np.int64)
         return even if scored is feasible else np.where(scored, even, 0)
 
-    def _included(self, world: World, spread: Spread) -> NDArray[np.bool_] | None:
-        """The nodes whose work a spread counts; None means all."""
+    def _included(self, world: World, spread: Spread) -> Nodes:
+        """The nodes whose work a spread counts."""
         nodes = world.fleet.alive
         if spread.by_selector and self.demand.selector != ANYWHERE:
             nodes &= world.fleet.selected(self.demand.selector)
-        if spread.by_taints:
-            nodes &= allowed((ToleratesTaints(self.demand.tolerations),), world)
-        return None if nodes == world.fleet.alive else as_flags(nodes, world.fleet.size)
+        return nodes & allowed((ToleratesTaints(self.demand.tolerations),), world) if spread.by_taints else nodes
 
     # -- choosing, as in `shapes.Standing`
 

@@ -1,0 +1,358 @@
+"""`make bench-kube`: the Kubernetes scheduler on a real API server, beside the ceiling of the same run.
+
+Rule: the ceiling is the same binder with decisions made beforehand, on the same server, just before each measurement.
+Pods are created first and then the scheduler is started. Both are measured from the first binding to the last. Only
+ratios of one run mean something: API server, etcd, scheduler and this program share the machine's cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.request import urlopen
+
+from rich.console import Console
+from rich.table import Table
+from tests.kubernetes import objects as o
+from tests.kubernetes.servers.real import RealServer
+
+from stead.kubernetes.api.binding import Binder, BindResult, Outcome
+from stead.kubernetes.api.config import load
+from stead.kubernetes.api.http import ApiClient
+
+RESULTS = Path(__file__).resolve().parent / "kube_results.json"
+
+ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+PODS = 3_000
+STEADY_PODS, STEADY_RATE = 1_500, 150.0
+FULL_NODES, FULL_PODS = 5_000, 20_000
+
+KUBE_SCHEDULER = {"plain": (221, 277), "required": (94, 95), "preferred": (183, 183), "anti-affinity": (83, 111)}
+"""Pods a second of kube-scheduler 1.36.4 at 5,000 nodes, measured on another machine of this size."""
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One workload: pods a second, beside the ceiling."""
+
+    nodes: int
+    workload: str
+    pods: int
+    ceiling: float
+    bound: float
+    decision_ms: float
+    cpu_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.bound / self.ceiling
+
+
+def workloads() -> dict[str, Callable[[str], Object]]:
+    """The extra fields of the pods' specs, for pods with the label app=NAME."""
+
+    def app(name: str) -> Object:
+        return {"labelSelector": {"matchLabels": {"app": name}}}
+
+    def term(key: str, operator: str, *values: str) -> Object:
+        return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+    required, preferred = (
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferredDuringSchedulingIgnoredDuringExecution",
+    )
+    return {
+        "plain": lambda name: {},
+        "required": lambda name: {
+            "affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": [term("disk", "In", "ssd")]}}},
+            "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "batch", "effect": "NoSchedule"}],
+        },
+        "preferred": lambda name: {
+            "affinity": {
+                "nodeAffinity": {
+                    preferred: [
+                        {"weight": 50, "preference": term("disk", "In", "ssd")},
+                        {"weight": 10, "preference": term(ZONE, "In", "zone-1")},
+                    ]
+                }
+            }
+        },
+        "anti-affinity": lambda name: {
+            "affinity": {"podAntiAffinity": {required: [{"topologyKey": HOSTNAME, **app(name)}]}}
+        },
+        "zone spread": lambda name: {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": ZONE, "whenUnsatisfiable": "DoNotSchedule", **app(name)}
+            ]
+        },
+        "pod affinity": lambda name: {"affinity": {"podAffinity": {required: [{"topologyKey": ZONE, **app(name)}]}}},
+    }
+
+
+def fleet(count: int) -> list[Object]:
+    """Half of the nodes have fast disks, and a quarter of these are tainted."""
+    found = []
+    for i, node in enumerate(o.nodes(count, zones=10)):
+        node["metadata"]["labels"]["disk"] = "ssd" if i % 2 else "hdd"
+        if i % 8 == 1:
+            node["spec"]["taints"] = [o.taint("dedicated", "batch")]
+        found.append(node)
+    return found
+
+
+def pods_of(namespace: str, count: int, spec: Object, scheduler: str = "stead") -> list[Object]:
+    labels = {"app": namespace}
+    return [o.pod(f"pod-{i}", namespace, scheduler, labels=labels, **spec) for i in range(count)]
+
+
+def ceiling(server: RealServer, kubectl: o.Kubectl, namespace: str, count: int, nodes: int) -> float:
+    """Bindings a second of the scheduler's own binder, with nothing to decide."""
+    kubectl.create(o.namespace(namespace))
+    kubectl.create_many(pods_of(namespace, count, {}, "nobody"))
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kubectl.list("Pod", namespace, limit=1000)}
+    script = [sys.executable, "-m", "benchmarks.kube", "ceiling", str(server.kubeconfig_path), namespace, str(nodes)]
+    done = subprocess.run(script, input=json.dumps(uids), capture_output=True, text=True, check=True)
+    clear(kubectl, namespace)
+    return float(done.stdout)
+
+
+def bind_all(kubeconfig: str, namespace: str, nodes: int) -> float:
+    """Bind the pods that stdin names, in a process of its own, as the scheduler is. Returns bindings a second, from the
+    first to the last."""
+    uids: dict[str, str] = json.load(sys.stdin)
+
+    async def bind() -> float:
+        client = ApiClient(load(kubeconfig))
+        results: list[BindResult] = []
+        times: list[float] = []
+
+        def done(result: BindResult) -> None:
+            results.append(result)
+            times.append(time.perf_counter())
+
+        binder = Binder(client, done)
+        for number, (name, uid) in enumerate(uids.items()):
+            binder.bind(namespace, name, uid, f"node-{number % nodes}")
+        await binder.drain(300)
+        await binder.close()
+        await client.close()
+        assert all(result.outcome is Outcome.BOUND for result in results), "every pod must be bound"
+        return (len(times) - 1) / (times[-1] - times[0])
+
+    return asyncio.run(bind())
+
+
+class Running:
+    """A scheduler in a process of its own."""
+
+    def __init__(self, server: RealServer, *options: str) -> None:
+        self.began = time.perf_counter()
+        stead = Path(sys.executable).with_name("stead")
+        command = [str(stead), "scheduler", "--kubeconfig", str(server.kubeconfig_path)]
+        self.process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0", "--log-format", "json", *options], stderr=subprocess.PIPE, text=True
+        )
+        self.logs: list[Object] = []
+        self.scheduling = 0.0
+        self._read = threading.Thread(target=self._read_logs, daemon=True)
+        self._read.start()
+
+    def _read_logs(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            entry = json.loads(line)
+            if entry["msg"] == "scheduling":
+                self.scheduling = time.perf_counter()
+            self.logs.append(entry)
+
+    def address(self) -> str:
+        while True:
+            for entry in list(self.logs):
+                if "address" in entry:
+                    return str(entry["address"])
+            if self.process.poll() is not None:
+                raise SystemExit(f"the scheduler ended: {self.logs}")
+            time.sleep(0.01)
+
+    def metric(self, name: str) -> float:
+        with urlopen(f"http://{self.address()}/metrics") as page:
+            found = re.search(rf"^{re.escape(name)} (\S+)$", page.read().decode(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    def bound(self) -> int:
+        return int(self.metric("stead_binding_duration_seconds_count"))
+
+    def wait_until_bound(self, count: int, seconds: float = 300.0) -> float:
+        """Wait until this many pods are bound. Returns bindings a second, from the first that was seen to the last."""
+        deadline = time.perf_counter() + seconds
+        first: tuple[float, int] | None = None
+        while True:
+            bound, now = self.bound(), time.perf_counter()
+            if first is None and bound:
+                first = now, bound
+            if bound >= count and first is not None:
+                return (bound - first[1]) / max(now - first[0], 1e-9)
+            if now > deadline:
+                raise SystemExit(f"only {bound} of {count} pods were bound in {seconds:g} s: {self.logs[-5:]}")
+            time.sleep(0.01)
+
+    def cpu_s(self) -> float:
+        ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / 100
+
+    def memory_mb(self) -> float:
+        """The most it ever used."""
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        assert found is not None
+        return int(found[1]) / 1024
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+        self._read.join()
+
+
+@contextmanager
+def running(server: RealServer, *options: str) -> Iterator[Running]:
+    scheduler = Running(server, *options)
+    try:
+        yield scheduler
+    finally:
+        scheduler.stop()
+
+
+def clear(kubectl: o.Kubectl, namespace: str) -> None:
+    """Delete all pods and events of a namespace."""
+    for resource in ("pods", "events"):
+        path = f"/api/v1/namespaces/{namespace}/{resource}"
+        kubectl.request("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+    while kubectl.list("Pod", namespace, limit=1):
+        time.sleep(0.05)
+
+
+def measure(server: RealServer, kubectl: o.Kubectl, nodes: int, name: str, spec: Callable[[str], Object]) -> Measured:
+    count = min(PODS, nodes) if name == "anti-affinity" else PODS
+    slug = name.replace(" ", "-")
+    most = ceiling(server, kubectl, f"ceiling-{slug}", count, nodes)
+    kubectl.create(o.namespace(slug))
+    kubectl.create_many(pods_of(slug, count, spec(slug)))
+    with running(server) as scheduler:
+        bound = scheduler.wait_until_bound(count)
+        decision = scheduler.metric(
+            'scheduler_scheduling_attempt_duration_seconds_sum{profile="stead",result="scheduled"}'
+        )
+        cpu = scheduler.cpu_s()
+    clear(kubectl, slug)
+    return Measured(nodes, name, count, round(most), round(bound), 1e3 * decision / count, 1e3 * cpu / count)
+
+
+def steady(server: RealServer, kubectl: o.Kubectl) -> dict[str, float]:
+    """From the request that creates a pod to the event that shows its node, while pods arrive at a steady rate."""
+    kubectl.create(o.namespace("steady"))
+    created: dict[str, float] = {}
+    bound: dict[str, float] = {}
+
+    def follow(events: Iterator[Object]) -> None:
+        for event in events:
+            name = event["object"]["metadata"]["name"]
+            if o.node_of(event["object"]) and name not in bound:
+                bound[name] = time.perf_counter()
+                if len(bound) == STEADY_PODS:
+                    return
+
+    with running(server) as scheduler, kubectl.watch("Pod", "steady") as events:
+        scheduler.address()
+        while not scheduler.scheduling:
+            time.sleep(0.02)
+        follower = threading.Thread(target=follow, args=(events,), daemon=True)
+        follower.start()
+        began = time.perf_counter()
+        for number, pod in enumerate(pods_of("steady", STEADY_PODS, {})):
+            time.sleep(max(0.0, began + number / STEADY_RATE - time.perf_counter()))
+            created[pod["metadata"]["name"]] = time.perf_counter()
+            kubectl.create(pod)
+        follower.join(60)
+    clear(kubectl, "steady")
+    took = sorted(1e3 * (bound[name] - created[name]) for name in created)
+    return {"p50_ms": median(took), "p99_ms": took[int(0.99 * len(took))], "pods_per_s": STEADY_RATE}
+
+
+def full(server: RealServer, kubectl: o.Kubectl) -> dict[str, float]:
+    """Start with many pods that have nodes: the time to the first binding, and the memory."""
+    kubectl.create(o.namespace("full"))
+    for start in range(0, FULL_PODS, 5_000):
+        placed = pods_of("full", 5_000, {}, "other")
+        for number, pod in enumerate(placed):
+            pod["metadata"]["name"] = f"placed-{start + number}"
+            pod["spec"]["nodeName"] = f"node-{(start + number) % FULL_NODES}"
+        kubectl.create_many(placed)
+    kubectl.create(o.namespace("first"))
+    kubectl.create_many(pods_of("first", 10, {}))
+    with running(server) as scheduler:
+        scheduler.wait_until_bound(1)
+        first = time.perf_counter() - scheduler.began
+        scheduler.wait_until_bound(10)
+        found = {"start_to_first_binding_s": first, "memory_mb": scheduler.memory_mb()}
+    clear(kubectl, "first")
+    clear(kubectl, "full")
+    return found
+
+
+def main(words: Sequence[str]) -> None:
+    """All measurements; with words such as `5000 plain`, only these numbers of nodes and workloads, without a file."""
+    console = Console(width=120)
+    sizes = [int(word) for word in words if word.isdecimal()] or [1_000, 5_000]
+    chosen = {name: spec for name, spec in workloads().items() if not words or name.replace(" ", "-") in words}
+    results: Object = {"cores": 2, "workloads": []}
+    table = Table(
+        "nodes", "workload", "pods", "ceiling/s", "bound/s", "of ceiling", "of kube-scheduler", "decision ms", "CPU ms"
+    )
+    for nodes in sizes:
+        with RealServer() as server, o.Kubectl(server) as kubectl:
+            console.print(f"creating {nodes:,} nodes")
+            kubectl.create_many(fleet(nodes))
+            for name, spec in chosen.items():
+                console.print(f"{nodes:,} nodes: {name}")
+                found = measure(server, kubectl, nodes, name, spec)
+                results["workloads"].append({**asdict(found), "ratio": round(found.ratio, 3)})
+                known = KUBE_SCHEDULER.get(name) if nodes == 5_000 else None
+                times = f"{found.bound / known[1]:.1f}-{found.bound / known[0]:.1f}x" if known else ""
+                table.add_row(
+                    f"{nodes:,}",
+                    name,
+                    f"{found.pods:,}",
+                    f"{found.ceiling:,.0f}",
+                    f"{found.bound:,.0f}",
+                    f"{found.ratio:.2f}",
+                    times,
+                    f"{found.decision_ms:.3f}",
+                    f"{found.cpu_ms:.2f}",
+                )
+            if nodes == FULL_NODES and (not words or "full" in words):
+                console.print("pods at a steady rate, then a start with many pods")
+                results["steady"] = steady(server, kubectl)
+                results["full"] = full(server, kubectl)
+    console.print(table)
+    console.print({key: results[key] for key in ("steady", "full") if key in results})
+    if not words:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["ceiling"]:
+        print(bind_all(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    else:
+        main(sys.argv[1:])

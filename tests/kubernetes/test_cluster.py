@@ -1,0 +1,335 @@
+"""Objects of the API server become facts, and decisions become calls: without a server.
+
+Rule: each test lists what the watches said and compares the facts; the engine is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from stead.engine.decisions import GroupPlaced, Placed, Verdict, Waiting
+from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact, NodeJoined, NodeLeft
+from stead.kubernetes.api.binding import BindResult, Outcome
+from stead.kubernetes.cluster import KubeCluster
+from stead.kubernetes.podspec import node_of
+from stead.kubernetes.templates import Pod, Templates
+from stead.language.nodes import Node
+from tests.kubernetes import objects
+
+
+class Recorder:
+    """Takes down what the cluster asks for."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+
+    def bind(self, pod: Pod, node: str) -> None:
+        self.calls.append(("bind", pod.key, node))
+
+    def report_pending(self, pods: Sequence[Pod]) -> None:
+        self.calls.append(("pending", *(pod.key for pod in pods)))
+
+    def report_problem(self, pod: Pod) -> None:
+        self.calls.append(("problem", pod.key))
+
+    def report_bound(self, pod: Pod, node: str, seconds: float) -> None:
+        self.calls.append(("bound", pod.key, node))
+
+    def look_again(self, pod: Pod) -> None:
+        self.calls.append(("look", pod.key))
+
+    def try_later(self, pod: Pod) -> None:
+        self.calls.append(("later", pod.key))
+
+
+TEMPLATES = Templates(("stead", "batch"))
+
+
+def pod(name: str, node: str = "", uid: str = "", phase: str = "Pending", **more: Any) -> Pod:
+    metadata = more.pop("metadata", {})
+    found = objects.pod(name, **more)
+    found["metadata"] |= {"uid": uid or f"uid-{name}", **metadata}
+    found["spec"] |= {"nodeName": node} if node else {}
+    found["status"] = {"phase": phase}
+    return TEMPLATES.decode_pod(json.dumps(found).encode())
+
+
+def node(name: str, **more: Any) -> Node:
+    return node_of(objects.node(name, **more))
+
+
+@pytest.fixture
+def calls() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def cluster(calls: Recorder) -> KubeCluster:
+    return KubeCluster(calls, ("stead", "batch"))
+
+
+def short(facts: Sequence[Fact]) -> list[tuple[str, ...]]:
+    """Facts as words."""
+    found: list[tuple[str, ...]] = []
+    for fact in facts:
+        match fact:
+            case NodeJoined(joined):
+                found.append(("joined", joined.id))
+            case NodeLeft(left):
+                found.append(("left", left))
+            case AskSubmitted(ask):
+                found.append(("submitted", ask.id))
+            case AskRunning(ask, where):
+                found.append(("running", ask.id, where))
+            case AskEnded(id):
+                found.append(("ended", id))
+            case AskLost(id):
+                found.append(("lost", id))
+    return found
+
+
+def news(cluster: KubeCluster) -> list[tuple[str, ...]]:
+    return short(list(cluster.facts()))
+
+
+def result(name: str, outcome: Outcome, uid: str = "", on: str = "n1") -> BindResult:
+    return BindResult("default", name, uid or f"uid-{name}", on, outcome, "", 0.1)
+
+
+# Which pods are submitted
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(pod("a"), [("submitted", "default/a")], id="a pending pod of this scheduler"),
+        pytest.param(pod("a", scheduler="batch"), [("submitted", "default/a")], id="of its second name"),
+        pytest.param(pod("a", scheduler="default-scheduler"), [], id="of another scheduler"),
+        pytest.param(pod("a", schedulingGates=[{"name": "wait"}]), [], id="with a scheduling gate"),
+        pytest.param(pod("a", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), [], id="being deleted"),
+        pytest.param(pod("a", phase="Succeeded"), [], id="finished"),
+        pytest.param(pod("a", "n1"), [("running", "default/a", "n1")], id="with a node"),
+        pytest.param(pod("a", "n1", scheduler="other"), [("running", "default/a", "n1")], id="placed by another"),
+        pytest.param(pod("a", "n1", phase="Running"), [("running", "default/a", "n1")], id="running"),
+        pytest.param(pod("a", "n1", phase="Failed"), [], id="failed"),
+        pytest.param(pod("a", "gone"), [], id="on a node that does not exist"),
+    ],
+)
+def test_a_pod_is_reported(cluster: KubeCluster, given: Pod, expected: list[tuple[str, ...]]) -> None:
+    cluster.nodes_changed([node("n1")])
+    news(cluster)
+    cluster.pods_changed([given])
+    assert news(cluster) == expected
+
+
+def test_a_pod_that_cannot_be_read_is_reported_to_its_owner(cluster: KubeCluster, calls: Recorder) -> None:
+    cluster.pods_changed([pod("a", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}])])
+    assert (news(cluster), calls.calls) == ([], [("problem", "default/a")])
+
+
+def test_a_gate_that_is_removed_submits_the_pod(cluster: KubeCluster) -> None:
+    cluster.pods_changed([pod("a", schedulingGates=[{"name": "wait"}])])
+    assert cluster.queues() == {"active": 0, "unschedulable": 0, "gated": 1}
+    cluster.pods_changed([pod("a")])
+    assert news(cluster) == [("submitted", "default/a")]
+
+
+# What changes
+
+
+def test_a_change_that_does_not_concern_scheduling_is_no_fact(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([known := node("n1")])
+    cluster.pods_changed([pod("a"), pod("b", "n1")])
+    news(cluster)
+    cluster.nodes_changed([known])
+    cluster.pods_changed([pod("a"), pod("b", "n1", phase="Running")])
+    assert news(cluster) == []
+
+
+def test_a_pending_pod_that_changes_is_submitted_again(cluster: KubeCluster) -> None:
+    cluster.pods_changed([pod("a")])
+    cluster.pods_changed([pod("a", tolerations=[{"operator": "Exists"}])])
+    assert news(cluster) == [("submitted", "default/a"), ("ended", "default/a"), ("submitted", "default/a")]
+
+
+def test_a_running_pod_whose_labels_change_is_counted_anew(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a", "n1")])
+    news(cluster)
+    cluster.pods_changed([pod("a", "n1", labels={"app": "web"})])
+    assert news(cluster) == [("ended", "default/a"), ("running", "default/a", "n1")]
+
+
+def test_a_terminating_pod_stays_on_its_node_until_it_is_gone(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a", "n1")])
+    news(cluster)
+    cluster.pods_changed([pod("a", "n1", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})])
+    assert news(cluster) == [("ended", "default/a"), ("running", "default/a", "n1")]
+    cluster.pods_deleted(["default/a"])
+    assert news(cluster) == [("ended", "default/a")]
+
+
+def test_a_pod_of_the_same_name_with_another_uid_is_another_pod(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a", "n1", uid="old")])
+    news(cluster)
+    cluster.pods_changed([pod("a", uid="new")])
+    assert news(cluster) == [("ended", "default/a"), ("submitted", "default/a")]
+
+
+def test_a_list_tells_what_was_deleted_meanwhile(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1"), node("n2")])
+    cluster.pods_changed([pod("a"), pod("b", "n1"), pod("c", "n2")])
+    news(cluster)
+    cluster.all_nodes([node("n1"), node("n3")])
+    cluster.all_pods([pod("b", "n1"), pod("d")])
+    assert set(news(cluster)) == {
+        ("left", "n2"),
+        ("ended", "default/c"),
+        ("joined", "n1"),
+        ("joined", "n3"),
+        ("ended", "default/a"),
+        ("submitted", "default/d"),
+    }
+
+
+# Nodes that come and go
+
+
+def test_pods_of_a_deleted_node_are_not_placed_again(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a", "n1")])
+    news(cluster)
+    cluster.nodes_deleted(["n1", "n9"])
+    assert news(cluster) == [("ended", "default/a"), ("left", "n1")]
+
+
+def test_a_node_that_joins_brings_the_pods_that_name_it(cluster: KubeCluster) -> None:
+    cluster.pods_changed([pod("b", "n1"), pod("a", "n1")])
+    cluster.nodes_changed([node("n1")])
+    assert news(cluster) == [("joined", "n1"), ("running", "default/a", "n1"), ("running", "default/b", "n1")]
+
+
+def test_a_pod_that_is_gone_does_not_come_back_with_its_node(cluster: KubeCluster) -> None:
+    cluster.pods_changed([pod("a", "n1")])
+    cluster.pods_deleted(["default/a"])
+    cluster.nodes_changed([node("n1")])
+    assert news(cluster) == [("joined", "n1")]
+
+
+# Bindings
+
+
+@pytest.fixture
+def binding(cluster: KubeCluster, calls: Recorder) -> KubeCluster:
+    """A pod that is being bound."""
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a")])
+    news(cluster)
+    cluster.bind(Placed("default/a", "n1"))
+    assert calls.calls == [("bind", "default/a", "n1")]
+    calls.calls.clear()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome.BOUND, [("bound", "default/a", "n1")]),
+        (Outcome.LOST, [("look", "default/a")]),
+        (Outcome.AMBIGUOUS, [("look", "default/a")]),
+        (Outcome.FAILED, [("later", "default/a")]),
+        (Outcome.FENCED, []),
+    ],
+)
+def test_after_a_binding(
+    binding: KubeCluster, calls: Recorder, outcome: Outcome, expected: list[tuple[str, ...]]
+) -> None:
+    """Its place stays reserved: no outcome is a fact by itself."""
+    binding.bound(result("a", outcome))
+    assert (calls.calls, news(binding)) == (expected, [])
+
+
+def test_the_result_for_an_earlier_pod_of_that_name_is_ignored(binding: KubeCluster, calls: Recorder) -> None:
+    binding.pods_changed([pod("a", uid="new")])
+    news(binding)
+    binding.bound(result("a", Outcome.LOST))
+    assert (calls.calls, news(binding)) == ([], [])
+
+
+def test_the_watch_confirms_the_binding(binding: KubeCluster) -> None:
+    binding.bound(result("a", Outcome.BOUND))
+    binding.pods_changed([pod("a", "n1")])
+    assert news(binding) == [("running", "default/a", "n1")]
+    assert not binding.binding
+
+
+def test_the_watch_overrides_a_lost_binding(binding: KubeCluster, calls: Recorder) -> None:
+    binding.nodes_changed([node("n2")])
+    binding.pods_changed([pod("a", "n2", scheduler="stead")])
+    binding.bound(result("a", Outcome.LOST))
+    assert news(binding) == [("joined", "n2"), ("running", "default/a", "n2")]
+    assert calls.calls == []
+
+
+def test_a_pod_that_changes_while_it_is_bound_waits_for_the_outcome(binding: KubeCluster) -> None:
+    changed = pod("a", labels={"app": "web"})
+    binding.pods_changed([changed])
+    assert news(binding) == []
+    binding.bound(result("a", Outcome.FAILED))
+    binding.released(changed)
+    assert news(binding) == [("lost", "default/a"), ("ended", "default/a"), ("submitted", "default/a")]
+
+
+@pytest.mark.parametrize("end", ["deleted", "assigned", "bound again", "recreated"])
+def test_a_pod_is_not_released_if_it_has(binding: KubeCluster, end: str) -> None:
+    binding.bound(result("a", Outcome.FAILED))
+    match end:
+        case "deleted":
+            binding.pods_deleted(["default/a"])
+        case "assigned":
+            binding.pods_changed([pod("a", "n1")])
+        case "bound again":
+            binding.bind(Placed("default/a", "n1"))
+        case "recreated":
+            binding.pods_changed([pod("a", uid="new")])
+    news(binding)
+    binding.released(pod("a"))
+    assert news(binding) == []
+
+
+def test_a_decision_for_a_pod_that_is_gone_binds_nothing(cluster: KubeCluster, calls: Recorder) -> None:
+    cluster.pods_changed([pod("a", "n1")])
+    cluster.bind(Placed("default/a", "n1"))
+    cluster.bind(Placed("default/b", "n1"))
+    assert calls.calls == []
+
+
+def test_all_members_of_a_group_are_bound(cluster: KubeCluster, calls: Recorder) -> None:
+    cluster.pods_changed([pod("a"), pod("b")])
+    cluster.bind(GroupPlaced("g", 0, (("default/a", "n1"), ("default/b", "n2"))))
+    assert calls.calls == [("bind", "default/a", "n1"), ("bind", "default/b", "n2")]
+
+
+# What users are told
+
+
+def test_equal_pending_pods_are_reported_together(cluster: KubeCluster, calls: Recorder) -> None:
+    cluster.pods_changed([pod("a"), pod("b")])
+    cluster.tell([Waiting(("default/a", "default/b", "default/gone"), (Verdict(0, 0, ()),))])
+    assert calls.calls == [("pending", "default/a", "default/b")]
+    assert cluster.queues() == {"active": 0, "unschedulable": 2, "gated": 0}
+
+
+# Another process led meanwhile
+
+
+def test_a_new_engine_gets_the_whole_cluster(binding: KubeCluster) -> None:
+    binding.pods_changed([pod("b", "n1"), pod("c", "gone"), pod("d", scheduler="other")])
+    binding.start_over()
+    assert news(binding) == [("joined", "n1"), ("submitted", "default/a"), ("running", "default/b", "n1")]
