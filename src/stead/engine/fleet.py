@@ -97,8 +97,8 @@ class RowSet:
 
 
 class Domains(NamedTuple):
-    """The domains of a label key as a column: the number of each row's domain, -1 for rows without the key. Never write
-    to it."""
+    """The domains of a label key as a column: the number of each row's domain, -1 for rows without the key. It has no
+    rows that were never used. Never write to it."""
 
     numbers: NDArray[np.intp]
     size: int
@@ -306,11 +306,11 @@ class Fleet:
 
     def domain_column(self, key: str) -> Domains:
         """The same as a column."""
-        versions = *self.stamp((NODES, Column("label", key))), self.size
+        versions = *self.stamp((NODES, Column("label", key))), self.extent
         known = self._domains.get(key)
         if known is not None and known[0] == versions:
             return known[1]
-        numbers = np.full(self.size, -1, np.intp)
+        numbers = np.full(self.extent, -1, np.intp)
         values = self.with_value.read(key)
         for number, entry in enumerate(values.values()):
             numbers[list(entry) if isinstance(entry, tuple) else rows_of(entry)] = number

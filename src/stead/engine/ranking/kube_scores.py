@@ -113,7 +113,7 @@ class KubeStanding:
         stamp = fleet.stamp(self._columns)
         if not (is_new_mask or is_new_static or self._seen < end or stamp != self._stamp):
             return
-        changed = None if is_new_static or len(self._base) != fleet.size else fleet.touched.since(self._seen)
+        changed = None if is_new_static or len(self._base) != fleet.extent else fleet.touched.since(self._seen)
         rows = None if changed is None else dict.fromkeys(changed)
         if rows is None or len(rows) > REPAIRED_MAX:
             self._fits, self._base = self._fitting(fleet), self._scores(fleet)
@@ -122,7 +122,7 @@ class KubeStanding:
                 self._fits[row], self._base[row] = self._room(fleet, row) > 0, self._score(fleet, row, 0)
         self._seen = end
         self.nodes = self._view.nodes
-        self._feasible = self._fits & self._view.flags
+        self._feasible = self._fits & self._view.flags[: fleet.extent]
         self._parts = self._normalised(world, self._feasible)
         self._columns = self._reads(world)
         self._stamp = fleet.stamp(self._columns)
@@ -145,7 +145,7 @@ class KubeStanding:
     def _refresh_static(self, fleet: Fleet) -> bool:
         """Update the scores that depend on nodes alone. Returns whether they may have changed."""
         keys = sorted({key for want, _ in self._prefers for key in want.keys})
-        stamp = *fleet.stamp((NODES, TAINTS, IMAGES, *(Column("label", key) for key in keys))), fleet.size
+        stamp = *fleet.stamp((NODES, TAINTS, IMAGES, *(Column("label", key) for key in keys))), fleet.extent
         if stamp == self._static_stamp:
             return False
         self._static_stamp = stamp
@@ -156,21 +156,21 @@ class KubeStanding:
     # -- scores that need no other node
 
     def _fitting(self, fleet: Fleet) -> NDArray[np.bool_]:
-        fits = np.ones(fleet.size, np.bool_)
+        fits = np.ones(fleet.extent, np.bool_)
         for resource, need in self.demand.needs:
-            fits &= fleet.amount(resource).fitting(need) >= need
+            fits &= fleet.amount(resource).fitting(need)[: fleet.extent] >= need
         return fits
 
     def _scores(self, fleet: Fleet) -> Amounts:
         """NodeResourcesFit (least allocated), NodeResourcesBalancedAllocation and ImageLocality."""
-        least: Amounts = np.zeros(fleet.size, np.int64)
+        least: Amounts = np.zeros(fleet.extent, np.int64)
         counted = least.copy()
         shares = []
         for (resource, scale), need, estimate in zip(SCALES, self._needs, self._estimates, strict=True):
-            amount = fleet.amount(resource)
-            total = amount.total // scale
-            used = total - amount.free // scale
-            left = total - used - fleet.estimated(resource) // scale - need - estimate
+            amount, used_rows = fleet.amount(resource), slice(fleet.extent)
+            total = amount.total[used_rows] // scale
+            used = total - amount.free[used_rows] // scale
+            left = total - used - fleet.estimated(resource)[used_rows] // scale - need - estimate
             some = np.maximum(total, 1)
             least += np.where((total > 0) & (left > 0), left * SCORE_MAX // some, 0)
             counted += total > 0
@@ -215,10 +215,10 @@ class KubeStanding:
         stored = [fleet.images.map[name] for name in self.demand.images if name in fleet.images.map]
         if not stored:
             return None
-        found = np.zeros(fleet.size, np.int64)
+        found = np.zeros(fleet.extent, np.int64)
         nodes_all = fleet.alive.bit_count()
         for size, nodes in stored:
-            found += as_flags(nodes, fleet.size) * np.int64(int(size * (nodes.bit_count() / nodes_all)))
+            found += as_flags(nodes, fleet.extent) * np.int64(int(size * (nodes.bit_count() / nodes_all)))
         most = IMAGE_BYTES_MAX * len(self.demand.images)
         return SCORE_MAX * (np.clip(found, IMAGE_BYTES_MIN, most) - IMAGE_BYTES_MIN) // (most - IMAGE_BYTES_MIN)
 
@@ -227,18 +227,18 @@ class KubeStanding:
         avoided = self.demand.avoided(fleet)
         if not avoided:
             return None
-        found = np.zeros(fleet.size, np.int64)
+        found = np.zeros(fleet.extent, np.int64)
         for nodes, _ in avoided:
-            found += as_flags(nodes, fleet.size)
+            found += as_flags(nodes, fleet.extent)
         return found
 
     def _preferred(self, fleet: Fleet) -> Amounts | None:
         """The sum of the weights of the node preferences that hold."""
         if not self._prefers:
             return None
-        found = np.zeros(fleet.size, np.int64)
+        found = np.zeros(fleet.extent, np.int64)
         for want, weight in self._prefers:
-            found += as_flags(fleet.selected(want), fleet.size) * np.int64(weight)
+            found += as_flags(fleet.selected(want), fleet.extent) * np.int64(weight)
         return found
 
     # -- scores that are normalised over the candidates
@@ -278,11 +278,11 @@ class KubeStanding:
             by_key[pull.topology] = by_key.get(pull.topology, 0) + pull.weight * counted.counts
         if not by_key:
             return None
-        found = np.zeros(fleet.size, np.int64)
+        found = np.zeros(fleet.extent, np.int64)
         for key, sums in by_key.items():
             found += fleet.domain_column(key).spread_out(sums)
-        least = int(found.min(where=feasible, initial=_INT_MAX))
-        most = int(found.max(where=feasible, initial=-_INT_MAX))
+        least = int(np.where(feasible, found, _INT_MAX).min(initial=_INT_MAX))
+        most = int(np.where(feasible, found, -_INT_MAX).max(initial=-_INT_MAX))
         if most <= least:
             return None
         return (float(SCORE_MAX) * ((found - least) / float(most - least))).astype(np.int64)
@@ -295,12 +295,12 @@ class KubeStanding:
         if all(spread.needs_key for spread, _ in self._spreads) and not all(each.are_everywhere for each in columns):
             for spread, _ in self._spreads:
                 carrying &= fleet.with_key.map.get(spread.topology, 0)
-            scored = feasible & as_flags(carrying, fleet.size)
-        raw = np.zeros(fleet.size, np.float64)
+            scored = feasible & as_flags(carrying, fleet.extent)
+        raw = np.zeros(fleet.extent, np.float64)
         for (spread, matching), domains in zip(self._spreads, columns, strict=True):
             if spread.topology == HOSTNAME:
                 size = int(np.count_nonzero(scored))
-                weighted = world.work.counts(matching, fleet.size) * math.log(size + 2)
+                weighted = world.work.counts(matching, fleet.extent) * math.log(size + 2)
             else:
                 counted = world.work.counts_by_domain(matching, domains, carrying & self._included(world, spread))
                 size = int(np.count_nonzero(domains.present(scored)))
@@ -313,9 +313,9 @@ class KubeStanding:
         found = (whole + (raw - whole >= 0.5)).astype(np.int64)
         if not scored.any():
             return None
-        least = int(found.min(where=scored, initial=_INT_MAX))
-        most = int(found.max(where=scored, initial=0))
-        even = SCORE_MAX * (most + least - found) // most if most else np.full(fleet.size, SCORE_MAX, np.int64)
+        least = int(np.where(scored, found, _INT_MAX).min())
+        most = int((scored * found).max())
+        even = SCORE_MAX * (most + least - found) // most if most else np.full(fleet.extent, SCORE_MAX, np.int64)
         return even if scored is feasible else np.where(scored, even, 0)
 
     def _included(self, world: World, spread: Spread) -> Nodes:
@@ -332,8 +332,8 @@ class KubeStanding:
 
     def best(self, dice: Dice) -> int | None:
         """The row of the best node, or None; among equal nodes, the first in table order."""
-        row = int(self.keys.argmin())
-        return row if self.keys.item(row) != REFUSED else None
+        row = int(self.keys.argmin()) if len(self.keys) else -1
+        return row if row >= 0 and self.keys.item(row) != REFUSED else None
 
     def best_many(self, world: World, count: int) -> list[int]:
         """The rows that `count` equal asks would get one after the other; fewer if not all fit. Call it only if placing
@@ -343,7 +343,7 @@ class KubeStanding:
         rooms: dict[int, int] = {}
         taken: dict[int, int] = {}
         rows: list[int] = []
-        while len(rows) < count:
+        while len(rows) < count and len(keys):
             row = int(keys.argmin())
             if keys.item(row) == REFUSED:
                 break
@@ -383,4 +383,4 @@ _INT_MAX = int(np.iinfo(np.int64).max)
 
 
 def _most(column: Amounts | None, where: NDArray[np.bool_]) -> int:
-    return 0 if column is None else int(column.max(initial=0, where=where))
+    return 0 if column is None else int((column * where).max(initial=0))
