@@ -26,6 +26,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, ...]] = []
+        self.forgotten: list[str] = []
 
     def bind(self, pod: Pod, node: str) -> None:
         self.calls.append(("bind", pod.key, node))
@@ -38,6 +39,9 @@ class Recorder:
 
     def report_bound(self, pod: Pod, node: str, seconds: float) -> None:
         self.calls.append(("bound", pod.key, node))
+
+    def forget(self, pod: Pod) -> None:
+        self.forgotten.append(pod.uid)
 
     def look_again(self, pod: Pod) -> None:
         self.calls.append(("look", pod.key))
@@ -129,6 +133,15 @@ def test_a_pod_is_reported(cluster: KubeCluster, given: Pod, expected: list[tupl
 def test_a_pod_that_cannot_be_read_is_reported_to_its_owner(cluster: KubeCluster, calls: Recorder) -> None:
     cluster.pods_changed([pod("a", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}])])
     assert (news(cluster), calls.calls) == ([], [("problem", "default/a")])
+
+
+def test_a_problem_is_reported_once(cluster: KubeCluster, calls: Recorder) -> None:
+    claim = pod("a", resourceClaims=[{"name": "gpu"}])
+    cluster.pods_changed([claim])
+    cluster.pods_changed([claim])
+    assert calls.calls == [("problem", "default/a")]
+    cluster.pods_deleted(["default/a"])
+    assert calls.forgotten == ["uid-a"]
 
 
 def test_a_gate_that_is_removed_submits_the_pod(cluster: KubeCluster) -> None:

@@ -19,7 +19,7 @@ ZONE_A = Selector.all_of(Requirement.is_in("zone", "a"))
 WEB = Selector.all_of(Requirement.is_in("app", "web"))
 
 
-POLICIES = "good values are hybrid, pack, spread, random, flow, flow-pack, flow-fgd"
+POLICIES = "good values are hybrid, pack, spread, random, flow, flow-pack, flow-fgd, kube"
 
 
 @pytest.mark.parametrize("amount", [0, 0.5, 1, 2, "3"])

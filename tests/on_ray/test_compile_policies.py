@@ -35,7 +35,7 @@ def test_a_policy_combines_with_rays_pins_and_rules_on_nodes() -> None:
 
 @pytest.mark.parametrize("given", ["flwo", "", "FLOW", 3, True, ["flow"], {"flow": 1}])
 def test_an_unknown_policy_is_refused(given: Any) -> None:
-    with refused("policy", repr(given), "flow, flow-pack, flow-fgd"):
+    with refused("policy", repr(given), "flow, flow-pack, flow-fgd, kube"):
         route({"policy": given})
 
 

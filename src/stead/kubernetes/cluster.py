@@ -41,6 +41,9 @@ class Writes(Protocol):
     def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
         """The pod is bound, `seconds` after the decision."""
 
+    def forget(self, pod: Pod) -> None:
+        """The pod is gone: nothing more needs to be reported about it."""
+
     def look_again(self, pod: Pod) -> None:
         """Read the pod from the API server, call `pods_changed` or `pods_deleted`, then `released`."""
 
@@ -68,6 +71,7 @@ class KubeCluster:
         self._pods_of: dict[NodeId, set[PodKey]] = {}
         self._binding: dict[PodKey, str] = {}  # with the uid of the pod, until the watch shows its node
         self._unschedulable: set[PodKey] = set()
+        self._refused: set[PodKey] = set()  # pods with a problem that was reported
         self._facts: list[Fact] = []
 
     # -- what the watches report
@@ -120,6 +124,8 @@ class KubeCluster:
                 continue
             self._forget(key)
             self._binding.pop(key, None)
+            self._refused.discard(key)
+            self.writes.forget(pod)
             if pod.node_name:
                 here = self._pods_of[pod.node_name]
                 here.discard(key)
@@ -164,6 +170,7 @@ class KubeCluster:
         self._reported.clear()
         self._binding.clear()
         self._unschedulable.clear()
+        self._refused.clear()
         self._facts = [NodeJoined(node) for node in self.nodes.values()]
         for pod in self.pods.values():
             self._report(pod)
@@ -179,7 +186,9 @@ class KubeCluster:
             self._forget(pod.key)
         elif pod.ask is None:
             self._forget(pod.key)
-            self.writes.report_problem(pod)
+            if before is not None or pod.key not in self._refused:
+                self._refused.add(pod.key)
+                self.writes.report_problem(pod)
         elif pod.key in self._binding:
             return  # a change of a pod that is being bound counts only if the binding fails
         elif before is None:

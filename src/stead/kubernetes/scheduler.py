@@ -137,7 +137,7 @@ class Scheduler:
                 self._lead()
             else:
                 election = asyncio.create_task(self.lease.run(self._lead, self._follow), name="lease")
-            await self._until_stopped(background)
+            await self._until_stopped([*background, *([election] if election is not None else [])])
         finally:
             self.controller = None
             await self.binder.drain(DRAIN_S)
@@ -181,7 +181,7 @@ class Scheduler:
         while not self._stopping.is_set():
             for task in background:
                 if task.done():
-                    task.result()  # a bug: end with its error instead of going on without watches
+                    task.result()  # end with its error instead of going on without watches or without a lease
             is_idle = not self._step()
             if is_idle:
                 is_idle = not self._explain_some()
@@ -194,9 +194,9 @@ class Scheduler:
     async def _until_due(self) -> None:
         """Sleep until something arrives or is due."""
         self._wake.clear()
-        if self.cluster.has_facts and self._may_place:
+        if self.cluster.has_facts and self._may_decide:
             return
-        moment = self.controller.next_moment if self.controller is not None and self._may_place else None
+        moment = self.controller.next_moment if self.controller is not None and self._may_decide else None
         left = 1.0 if moment is None else min(max(moment - time.time(), 0.0), 1.0)
         if left:
             with suppress(TimeoutError):
@@ -221,9 +221,9 @@ class Scheduler:
             self._journal.keep(engine.checkpoint())  # a replay of what follows begins here
         self.reporter.clear()
         self._to_explain.clear()
+        self._is_leader = True
         self.cluster.start_over()
         self.controller = Controller(self.cluster, engine, self._journal, self.tally)
-        self._is_leader = True
         self._wake.set()
         LOG.info("scheduling", extra={"scheduler": ",".join(self._options.names), "policy": self._options.policy})
 
@@ -236,13 +236,17 @@ class Scheduler:
     # -- one step
 
     @property
-    def _may_place(self) -> bool:
-        return self.binder.queued <= QUEUED_MAX
+    def _may_decide(self) -> bool:
+        """Whether a step is of use now: this process leads, and the bindings do not pile up."""
+        return self.controller is not None and self.binder.queued <= QUEUED_MAX and self._may_write()
 
     def _step(self) -> bool:
         """Decide once. Returns whether there may be more to decide."""
         controller = self.controller
-        if controller is None or not self._may_place or not self._may_write():
+        if controller is None:
+            self.cluster.facts()  # a new leader begins with all facts, so a standby keeps none
+            return False
+        if not self._may_decide:
             return False
         began = time.perf_counter()
         try:
@@ -261,6 +265,7 @@ class Scheduler:
     # -- what the cluster asks for (`cluster.Writes`)
 
     def bind(self, pod: Pod, node: NodeId) -> None:
+        self.reporter.forget(pod.uid)  # it is no longer pending, so that must not be reported any more
         self.binder.bind(pod.namespace, pod.name, pod.uid, node)
 
     def report_pending(self, pods: Sequence[Pod]) -> None:
@@ -277,6 +282,9 @@ class Scheduler:
     def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
         self.metrics.bound(seconds, max(time.time() - pod.created, 0.0) if pod.created else seconds)
         self._to_announce.append((pod, node))
+
+    def forget(self, pod: Pod) -> None:
+        self.reporter.forget(pod.uid)
 
     def look_again(self, pod: Pod) -> None:
         self._start(self._read(pod))
@@ -328,7 +336,8 @@ class Scheduler:
 
     def _announce(self) -> None:
         """Report bound pods, once no binding waits: each report costs the API server as much as a binding."""
-        while self._to_announce and not self.binder.queued:
+        room = 0 if self.binder.queued else self.reporter.room_for_scheduled
+        for _ in range(min(room, len(self._to_announce))):
             pod, node = self._to_announce.popleft()
             self.reporter.scheduled(_ref(pod), node)
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 STEAD = Path(sys.executable).parent / "stead"
 
-WAIT_SECONDS_MAX = 90.0
+WAIT_SECONDS_MAX = 60.0
 """The limit of every wait: only a scheduler that does not make progress reaches it."""
 
 POLL_SECONDS = 0.02

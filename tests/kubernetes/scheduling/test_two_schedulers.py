@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tests.kubernetes.objects import Object, node, nodes, pod, pods
+from tests.kubernetes.objects import MERGE, Object, node, nodes, pod, pods
 from tests.kubernetes.scheduling.checker import broken_rules
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.running import RunningScheduler, wait_until
@@ -20,10 +20,16 @@ ELECTION = ("--leader-elect", "--lease-name", "stead", "--lease-seconds", str(LE
 SLOW_SECONDS = 0.05
 
 
-def start_two(cluster: ClusterUnderTest) -> tuple[RunningScheduler, RunningScheduler]:
+SHORT_ELECTION = (*ELECTION[:4], "3", "2.5", "0.3")
+"""For tests in which it does not matter who leads at the end."""
+
+
+def start_two(
+    cluster: ClusterUnderTest, election: tuple[str, ...] = ELECTION
+) -> tuple[RunningScheduler, RunningScheduler]:
     """A leader, and a standby that knows the cluster."""
-    first = cluster.scheduler(*ELECTION, user="scheduler-1").wait_until_leading()
-    second = cluster.scheduler(*ELECTION, user="scheduler-2").wait_until_ready()
+    first = cluster.scheduler(*election, user="scheduler-1").wait_until_leading()
+    second = cluster.scheduler(*election, user="scheduler-2").wait_until_ready()
     return first, second
 
 
@@ -37,13 +43,13 @@ def with_claim(name: str) -> Object:
 
 def test_a_paused_leader_writes_nothing_after_another_took_over(cluster: ClusterUnderTest) -> None:
     count = 600 if cluster.is_fake else 1500
-    cluster.create_many(nodes(count // 10, cpu="4"))
+    cluster.create_many(pods(count, cpu="400m"))
     first, second = start_two(cluster)
     assert second.ready() == (200, "ok: waiting to take over\n")
     if cluster.is_fake:
         cluster.fake.slow(SLOW_SECONDS)
     with cluster.recorded() as recorded:
-        cluster.create_many(pods(count, cpu="400m"))
+        cluster.create_many(nodes(count // 10, cpu="4010m"))
         recorded.wait_until_assigned(count // 10)
         first.pause()
         recorded.wait_until_assigned(count)
@@ -79,7 +85,7 @@ def test_bindings_that_a_paused_leader_had_decided_are_not_sent_when_it_continue
 ) -> None:
     """Fake only: its answers are held back, so that the leader certainly has bindings to send when it continues."""
     fake_cluster.create_many(nodes(20))
-    first, second = start_two(fake_cluster)
+    first, second = start_two(fake_cluster, SHORT_ELECTION)
     fake_cluster.fake.hang_next("POST", "/binding$", times=64)
     fake_cluster.create_many(pods(200))
     wait_until(lambda: fake_cluster.fake.hanging == 64, "waiting for 64 bindings in flight")
@@ -105,7 +111,7 @@ def test_a_scheduler_that_takes_over_reports_every_pod_that_cannot_be_scheduled(
     cluster.create(with_claim("claim-2"), pod("large-2", cpu="2"))
     cluster.wait_until_pending("claim-2")
     cluster.wait_until_pending("large-2")
-    first.kill()
+    assert first.stop() == 0
     cluster.create(with_claim("claim-3"), pod("large-3", cpu="2"), pod("fits"))
     assert cluster.wait_until_bound("fits") == {"fits": "small"}
     assert "persistentVolumeClaim" in cluster.wait_until_pending("claim-3")["message"]
@@ -113,6 +119,29 @@ def test_a_scheduler_that_takes_over_reports_every_pod_that_cannot_be_scheduled(
     assert cluster.wait_for_event("claim-3", "FailedScheduling")["reportingInstance"] == holder_of(cluster)
     assert second.stop() == 0
     assert holder_of(cluster) == "", "it released the Lease"
+
+
+def test_a_leader_whose_lease_was_taken_forgets_what_it_decided_and_begins_again_when_it_leads_again(
+    cluster: ClusterUnderTest,
+) -> None:
+    """The test itself takes the Lease while the leader is paused in the middle of a batch, for one second."""
+    count = 300
+    cluster.create_many(pods(count, cpu="400m"))
+    scheduler = cluster.scheduler(*ELECTION).wait_until_leading()
+    if cluster.is_fake:
+        cluster.fake.slow(SLOW_SECONDS)
+    with cluster.recorded() as recorded:
+        cluster.create_many(nodes(count // 10, cpu="4"))
+        recorded.wait_until_assigned(1)
+        scheduler.pause()
+        taken = {"spec": {"holderIdentity": "another", "leaseDurationSeconds": 1}}
+        cluster.kubectl.patch("Lease", "stead", taken, content_type=MERGE)
+        scheduler.resume()
+        scheduler.wait_for_line("is no longer the leader")
+        recorded.wait_until_assigned(count)
+        assert not recorded.assigned_twice()
+    assert len(scheduler.said("became the leader")) == 2
+    assert broken_rules(cluster.kubectl.list("Node"), cluster.kubectl.list("Pod")) == []
 
 
 def holder_of(cluster: ClusterUnderTest) -> str:

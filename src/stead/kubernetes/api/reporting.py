@@ -177,11 +177,17 @@ class Outbox:
         self.forget(ref.uid)
         if not is_reported:
             return
-        if self._is_urgent(now) or self._bucket.available(now) < len(self._scheduled) + 1 or self.is_paused(now):
+        if not self.room_for_scheduled(now):
             self.scheduled_dropped += 1
             return
         message = f"Successfully assigned {ref.namespace}/{ref.name} to {node}"
         self._scheduled.append(Job(_Pod(ref), Report("Scheduled", message, node)))
+
+    def room_for_scheduled(self, now: float) -> int:
+        """How many reports on bound pods the tokens allow, besides more important ones."""
+        if self._is_urgent(now) or self.is_paused(now):
+            return 0
+        return max(int(self._bucket.available(now)) - len(self._scheduled), 0)
 
     def forget(self, uid: str) -> None:
         """The pod is gone or bound: drop what is queued and known about it."""
@@ -350,6 +356,11 @@ class Reporter:
         """The pod cannot be scheduled, for this reason."""
         self._outbox.report(pod, Report(reason, message), self._clock())
         self._wake.set()
+
+    @property
+    def room_for_scheduled(self) -> int:
+        """How many reports on bound pods would be written now, and not dropped."""
+        return self._outbox.room_for_scheduled(self._clock())
 
     def scheduled(self, pod: PodRef, node: str) -> None:
         """The pod was bound to the node."""
