@@ -196,18 +196,21 @@ class Running:
         return int(self.metric("stead_binding_duration_seconds_count"))
 
     def wait_until_bound(self, count: int, seconds: float = 300.0) -> float:
-        """Wait until this many pods are bound. Returns bindings a second, from the first that was seen to the last."""
+        """Wait until this many pods are bound. Returns bindings a second between the first and the last look at which
+        some, but not all, were bound."""
         deadline = time.perf_counter() + seconds
-        first: tuple[float, int] | None = None
+        looks: list[tuple[float, int]] = []
         while True:
             bound, now = self.bound(), time.perf_counter()
-            if first is None and bound:
-                first = now, bound
-            if bound >= count and first is not None:
-                return (bound - first[1]) / max(now - first[0], 1e-9)
+            if bound >= count:
+                looks = looks if len(looks) > 1 else [*looks, (now, bound)]
+                first, last = looks[0], looks[-1]
+                return (last[1] - first[1]) / max(last[0] - first[0], 1e-9)
+            if bound:
+                looks.append((now, bound))
             if now > deadline:
                 raise SystemExit(f"only {bound} of {count} pods were bound in {seconds:g} s: {self.logs[-5:]}")
-            time.sleep(0.01)
+            time.sleep(0.05)
 
     def cpu_s(self) -> float:
         ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]

@@ -191,7 +191,7 @@ class NotKeptAway:
         for affinity, nodes in world.work.keepers(self.kind):
             for key in affinity.topologies:
                 kept[affinity] = kept.get(affinity, 0) | world.fleet.domain(nodes, key)
-        for affinity in sorted(kept, key=_text_of):
+        for affinity in sorted(kept, key=_text_of) if len(kept) > 1 else kept:
             yield KeptAway(affinity), kept[affinity]
 
 

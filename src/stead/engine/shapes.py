@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stead.engine.amounts import Amounts
-from stead.engine.change_log import KEEPERS, NODES, TAINTS, Column
+from stead.engine.change_log import NODES, TAINTS, Column
 from stead.engine.fleet import Fleet, Nodes, as_flags
 from stead.engine.ranking.policies import Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules
@@ -140,7 +140,7 @@ class View:
         self.nodes = allowed(self.demand.rules.before_amounts, world)
         self.worth = None if self.demand.is_kube else self._preferences(world)
         self.flags = as_flags(self.nodes, fleet.size)
-        keepers = fleet.versions.map.get(KEEPERS, 0)
+        keepers = world.work.keeper_changes
         if self._keepers != keepers:  # nothing else changes what the rules read
             self._columns, self._keepers = self.demand.reads(world.work), keepers
         self._stamp, self._size = fleet.stamp(self._columns), fleet.size

@@ -200,11 +200,19 @@ class Work:
             self._watched.write()[id] = None
         return tuple(Column("ask", id) for id in sorted(ids))
 
-    def keepers(self, kind: Kind) -> Iterator[tuple[Affinity, Nodes]]:
+    def keepers(self, kind: Kind) -> list[tuple[Affinity, Nodes]]:
         """Symmetric anti-affinities of placed work that match this kind, with the nodes of that work."""
-        for keeper, nodes in self._keeper_nodes.map.items():
-            if keeper.matching.includes(kind):
-                yield keeper.affinity, nodes
+        found = self._caches.keepers_of.get(kind)
+        if found is None:
+            found = tuple(keeper for keeper in self._keeper_nodes.map if keeper.matching.includes(kind))
+            self._caches.keepers_of[kind] = found
+        nodes = self._keeper_nodes.map
+        return [(keeper.affinity, nodes[keeper]) for keeper in found]
+
+    @property
+    def keeper_changes(self) -> int:
+        """How often a symmetric anti-affinity was placed for the first time, or removed for the last time."""
+        return self._caches.keeper_changes
 
     def pulls(self, kind: Kind) -> tuple[Pull, ...]:
         """The preferences of placed work that match this kind."""
@@ -356,9 +364,12 @@ class Work:
             fleet.bump(Column("work", matching), row)
 
     def _count_keeper(self, keeper: Keeper, row: int, step: int) -> None:
-        nodes = self._keeper_nodes.map.get(keeper, 0)
+        before = nodes = self._keeper_nodes.map.get(keeper, 0)
         if bool(_tally(self._keepers, keeper, row, step)) != bool(nodes >> row & 1):
             nodes ^= 1 << row
+        if not before or not nodes:
+            self._caches.keepers_of.clear()
+            self._caches.keeper_changes += 1
         if nodes:
             self._keeper_nodes.write()[keeper] = nodes
         else:
@@ -480,12 +491,14 @@ class CountColumns(Generic[K]):
 class Caches:
     """What a `Work` computes again when it is missing; forks start without it."""
 
-    __slots__ = ("_effects", "matchings", "pulls", "pulls_of")
+    __slots__ = ("_effects", "keeper_changes", "keepers_of", "matchings", "pulls", "pulls_of")
 
     def __init__(self) -> None:
         self.matchings: CountColumns[Matching] = CountColumns()
         self.pulls: CountColumns[Pull] = CountColumns()
         self.pulls_of: dict[Kind, tuple[Pull, ...]] = {}
+        self.keepers_of: dict[Kind, tuple[Keeper, ...]] = {}
+        self.keeper_changes = 0
         self._effects: dict[tuple[int, int, str], tuple[Ask, Effects]] = {}
 
     def effects_of(self, ask: Ask) -> Effects:

@@ -335,8 +335,8 @@ class Scheduler:
     # -- why pods are pending
 
     def _announce(self) -> None:
-        """Report bound pods, once no binding waits: each report costs the API server as much as a binding."""
-        room = 0 if self.binder.queued else self.reporter.room_for_scheduled
+        """Report bound pods, once all bindings are done: each report costs the API server as much as a binding."""
+        room = 0 if self.binder.queued or self.binder.in_flight else self.reporter.room_for_scheduled
         for _ in range(min(room, len(self._to_announce))):
             pod, node = self._to_announce.popleft()
             self.reporter.scheduled(_ref(pod), node)

@@ -59,6 +59,7 @@ class KubeStanding:
         "_needs",
         "_parts",
         "_prefers",
+        "_pulling",
         "_pulls",
         "_seen",
         "_spreads",
@@ -98,6 +99,7 @@ class KubeStanding:
         self._static: tuple[Amounts | None, Amounts | None] = None, None
         self._static_stamp: tuple[int, ...] | None = None
         self._parts: Amounts | None = None
+        self._pulling: tuple[Pull, ...] | None = None
         self._columns: tuple[Column, ...] = ()
         self._stamp: tuple[int, ...] | None = None
         self._seen = 0
@@ -124,7 +126,9 @@ class KubeStanding:
         self.nodes = self._view.nodes
         self._feasible = self._fits & self._view.flags[: fleet.extent]
         self._parts = self._normalised(world, self._feasible)
-        self._columns = self._reads(world)
+        pulls = world.work.pulls(self.demand.kind)
+        if self._pulling is not pulls:
+            self._pulling, self._columns = pulls, self._reads(world)
         self._stamp = fleet.stamp(self._columns)
         total = self._base if self._parts is None else self._base + self._parts
         self.keys = np.where(self._feasible, -total, REFUSED)
