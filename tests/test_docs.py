@@ -6,7 +6,8 @@ On one page: ``python`` blocks share a namespace, and a ``text`` block right aft
 it was; ``served.yaml`` is a scenario that a service serves for the rest of the page with its clock stopped
 (other files are then work and changes), and a page of docs/commands that links to the cluster of the index runs on
 that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands:
-of the Makefile, of stead, and installers.
+of the Makefile, of stead, kubectl, docker and installers. ``yaml`` blocks with an apiVersion are objects of Kubernetes:
+the pods in them must be ones that stead can schedule.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 
 from stead.cli import COMMANDS, main, stead
+from stead.kubernetes.podspec import ask_of
 from stead.sim.scenario import parse
 from stead.specs.sections import load_yaml
 from tests.serving import serving, simulated
@@ -34,6 +37,8 @@ from tests.serving import serving, simulated
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LANGUAGES = {"python", "text", "yaml", "console", "sh"}
+OTHERS = {"cd", "curl", "docker", "git", "kubectl", "pip"}
+"""Commands of other programs that ``sh`` blocks may name."""
 
 WRITE = os.environ.get("STEAD_GOLDEN") == "write"
 SERVED = "served.yaml"
@@ -101,14 +106,14 @@ def check_console(body: str, page: Path) -> None:
 
 def check_shell(body: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for line in body.splitlines():
-        words = shlex.split(line, comments=True)
+    for line in body.replace(" | ", "\n").splitlines():
+        words = shlex.split(line.partition(" > ")[0], comments=True)
         if words and words[0] == "make":
             assert re.search(rf"^{words[-1]}:", makefile, re.MULTILINE), f"the Makefile has no {words[-1]!r}"
         elif words and words[0] == "stead":
             command = stead.get_command(click.Context(stead), words[1])
             assert command is not None, f"{line!r} names no command of stead"
-            command.make_context(words[1], words[2:], click.Context(stead, **stead.context_settings))
+            check_command(command, words[1:], click.Context(stead, **stead.context_settings))
         elif words and words[0] == "eval":
             assert re.fullmatch(r"\$\(stead completion (bash|zsh|fish)\)", words[1]), f"{line!r} is not checked"
         elif words and words[0] == "export" and words[1].startswith("STEAD_ADDRESS="):
@@ -116,7 +121,26 @@ def check_shell(body: str) -> None:
         elif words and words[0] == "export":
             assert callable(resolve_name(words[1].partition("=")[2])), f"{line!r} names nothing"
         else:
-            assert not words or words[0] in {"pip", "git", "cd"}, f"{line!r} is not checked by anything"
+            assert not words or words[0] in OTHERS, f"{line!r} is not checked by anything"
+
+
+def check_command(command: click.Command, words: list[str], parent: click.Context) -> None:
+    """The command accepts these words, and so does its subcommand."""
+    context = command.make_context(words[0], words[1:], parent)
+    if isinstance(command, click.Group):
+        for at, word in enumerate(words):
+            if at and word in command.commands:
+                check_command(command.commands[word], words[at:], context)
+                break
+
+
+def check_objects(body: str) -> None:
+    """Objects of Kubernetes. Pods, also those in templates, are for stead, and stead can schedule them."""
+    for found in yaml.safe_load_all(body):
+        assert {"apiVersion", "kind", "metadata", "spec"} <= found.keys()
+        pod = found if found["kind"] == "Pod" else found["spec"]["template"]
+        assert pod["spec"]["schedulerName"] != "default-scheduler"
+        ask_of({**pod, "metadata": {"name": "any", "namespace": "any", **(pod.get("metadata") or {})}})
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +235,9 @@ def test_every_block_of_the_page_runs(
                 found = re.match(r"# file: (\S+)\n", block.body)
                 if found:
                     (tmp_path / found[1]).write_text(block.body, encoding="utf-8")
-                if found and found[1] == "cluster.yaml":
+                if "apiVersion:" in block.body:
+                    check_objects(block.body)
+                elif found and found[1] == "cluster.yaml":
                     monkeypatch.setenv("RAY_ADDRESS", address_of(tmp_path / "cluster.yaml"))
                 elif found and found[1] == SERVED:
                     desk = serve(block.body)

@@ -277,7 +277,9 @@ def test_help_needs_none_of_the_heavy_imports() -> None:
     assert {name for name in loaded if name.startswith("stead")} == {"stead", "stead.cli", "stead.errors", "stead.text"}
 
 
-@pytest.mark.parametrize("command", ["nodes", "work", "taint", "why", "what-if", "serve", "token", "audit", "start"])
+@pytest.mark.parametrize(
+    "command", ["nodes", "work", "taint", "why", "what-if", "serve", "token", "audit", "start", "scheduler"]
+)
 def test_the_help_of_a_command_needs_no_engine_and_no_server(command: str) -> None:
     assert not loaded_by(command, "--help") & {*HEAVY, "stead.engine", "stead.ray", "stead.service"}
 

@@ -153,7 +153,7 @@ class KubeCluster:
         # Until the answer, its place stays reserved.
         if result.outcome is Outcome.LOST or result.outcome is Outcome.AMBIGUOUS:
             self.writes.look_again(pod)
-        elif result.outcome is Outcome.FAILED:
+        else:  # also if it was fenced: the fence opens again if the lease is renewed at the last moment
             self.writes.try_later(pod)
 
     def released(self, pod: Pod) -> None:

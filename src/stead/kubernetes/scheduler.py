@@ -231,7 +231,8 @@ class Scheduler:
         """Another process leads now."""
         self.controller, self._is_leader = None, False
         self._to_explain.clear()
-        LOG.warning("no longer the leader; waiting to take over", extra={"identity": self._options.identity})
+        if not self._stopping.is_set():
+            LOG.warning("waiting to take over again", extra={"identity": self._options.identity})
 
     # -- one step
 

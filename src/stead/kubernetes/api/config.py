@@ -114,9 +114,11 @@ def load(kubeconfig: str | None = None, context: str | None = None, in_cluster: 
     if in_cluster and (kubeconfig or context):
         given = "kubeconfig" if kubeconfig else "context"
         raise Invalid(f"give either `in_cluster` or `{given}`; a service account has no kubeconfig file")
+    if in_cluster:
+        return _in_cluster()
     paths = kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG
-    exists = any(path and Path(path).expanduser().exists() for path in paths.split(os.pathsep))
-    if in_cluster or (in_cluster is None and not exists and not kubeconfig and not context and _is_in_a_pod()):
+    exists = any(path and Path(os.path.expanduser(path)).exists() for path in paths.split(os.pathsep))
+    if in_cluster is None and not exists and not kubeconfig and not context and _is_in_a_pod():
         return _in_cluster()
     if not exists:
         hint = "" if kubeconfig else ", and this process does not run in a pod with a service account"

@@ -133,7 +133,7 @@ class Lease:
             had_lease = self._held_since is not None and self.is_held()
             self._held_since = None
             if is_leading:
-                self._lead_ends(on_stopped)
+                on_stopped()
             if had_lease:
                 await self._release()
 
@@ -143,7 +143,7 @@ class Lease:
 
     def _lead_ends(self, on_stopped: Callable[[], None]) -> bool:
         self._held_since = None
-        LOG.warning("is no longer the leader", extra={"lease": self._name, "identity": self.identity})
+        LOG.warning("no longer the leader, waiting to take over", extra={"lease": self._name, "identity": self.identity})
         on_stopped()
         return False
 

@@ -1,0 +1,95 @@
+"""The guide docs/kubernetes.md is true: its pods are placed, and its events are those that the scheduler writes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stead.kubernetes.api.config import load
+from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.manifests.rendering import Installation, manifests
+from stead.kubernetes.scheduler import Options, Scheduler
+from tests.kubernetes.objects import Kubectl, node, node_of, pod, taint
+from tests.kubernetes.servers.fake import FakeServer
+
+ROOT = Path(__file__).parent.parent.parent
+GUIDE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+EVENT = re.compile(r"^ {4,6}(?:Normal|Warning) +(\w+) +4s +stead +(.+)$", re.MULTILINE)
+"""A line of `kubectl describe`."""
+
+PODS = [
+    found
+    for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    for found in yaml.safe_load_all(block)
+    if found["kind"] == "Pod"
+]
+
+NODES = [
+    node("cpu-1"),
+    node("cpu-2"),
+    node("gpu-1", cpu="16", resources={"nvidia.com/gpu": "2"}, taints=[taint("nvidia.com/gpu", "present")]),
+]
+
+WITH_A_CLAIM = pod("database", volumes=[{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}])
+
+
+def advice() -> dict[str, Any]:
+    """The patch with which the guide follows the advice of an event."""
+    (found,) = re.findall(r"kubectl patch pod train --patch '(.+)'", GUIDE)
+    return dict(yaml.safe_load(found))
+
+
+def test_the_events_of_the_guide_are_those_that_the_scheduler_writes() -> None:
+    shown = EVENT.findall(GUIDE)
+    assert [reason for reason, _ in shown] == ["Scheduled", "FailedScheduling", "FailedScheduling"]
+
+    def written() -> list[tuple[str, str]]:
+        events = sorted(kubectl.list("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
+        return [(event["reason"], event["message"]) for event in events]
+
+    async def follow() -> None:
+        client = ApiClient(load(str(server.kubeconfig_path)))
+        scheduler = Scheduler(client, Options())
+        running = asyncio.create_task(scheduler.run())
+        try:
+            # One after the other: events of scheduled pods are left out while those of pending pods are due.
+            for count, each in enumerate((*PODS, WITH_A_CLAIM), start=1):
+                server.load([each])
+                await asyncio.to_thread(kubectl.wait_until, lambda wanted=count: len(written()) == wanted)
+            assert written() == shown
+            kubectl.patch("Pod", "train", advice())
+            await asyncio.to_thread(kubectl.wait_until, lambda: node_of(kubectl.get("Pod", "train")) == "gpu-1")
+        finally:
+            scheduler.stop()
+            await running
+            await client.close()
+
+    with FakeServer() as server, Kubectl(server) as kubectl:
+        server.load(NODES)
+        asyncio.run(follow())
+
+
+def test_the_readme_shows_an_event_of_the_guide() -> None:
+    (found,) = EVENT.findall(README)
+    assert found in EVENT.findall(GUIDE)
+
+
+def test_the_guide_lists_all_rights_of_the_manifests() -> None:
+    roles = [each for each in yaml.safe_load_all(manifests(Installation("stead"))) if each and "rules" in each]
+    used = {
+        (what, verb) for role in roles for rule in role["rules"] for what in rule["resources"] for verb in rule["verbs"]
+    }
+    rows = re.findall(r"^\| ([a-z/, ]+?)(?:, only in its own namespace)? \| ([A-Za-z,; ]+) \|", GUIDE, re.MULTILINE)
+    listed = {
+        (what, verb)
+        for resources, verbs in rows
+        for what in resources.split(", ")
+        for verb in re.findall("list|watch|get|create|patch|update", verbs)
+    }
+    assert listed == used

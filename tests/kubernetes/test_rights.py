@@ -1,0 +1,185 @@
+"""The rights in the manifests are exactly those that the scheduler uses: none is missing, and none is useless.
+
+The fake server records every request of the scheduler. The real server checks roles: there, the container's command
+runs as the service account of the manifests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from stead.kubernetes.api.config import load
+from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.api.reporting import PodRef, Reporter
+from stead.kubernetes.manifests.rendering import Installation, manifests
+from stead.kubernetes.scheduler import Options, Scheduler
+from tests.kubernetes.objects import Kubectl, condition_of, node, node_of, pod
+from tests.kubernetes.servers.fake import FakeServer, Seen
+from tests.kubernetes.servers.real import RealServer, missing
+
+NAMESPACE, LEASE = "stead-system", "stead"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:stead-scheduler"
+
+Right = tuple[str, str, str]
+"""Verb, API group, and resource with its subresource."""
+
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+IN_A_POD = """
+import sys
+from pathlib import Path
+import stead.kubernetes.api.config as config
+config.SERVICE_ACCOUNT = Path(sys.argv.pop(1))
+from stead.cli import main
+sys.exit(main())
+"""
+
+
+def objects() -> dict[str, dict[str, Any]]:
+    """The objects of the manifests by kind."""
+    found = yaml.safe_load_all(manifests(Installation("stead", NAMESPACE)))
+    return {each["kind"]: each for each in found if each}
+
+
+def rights_of(role: dict[str, Any]) -> set[Right]:
+    found = [
+        (verb, group, resource)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+    assert len(found) == len(set(found)), "every right is stated once"
+    assert not any("*" in part for right in found for part in right), "there are no wildcards"
+    return set(found)
+
+
+def right_of(seen: Seen) -> Right:
+    """The right that a request needs, as RBAC sees it."""
+    parts = seen.path.strip("/").split("/")
+    group, parts = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
+    if len(parts) > 2 and parts[0] == "namespaces":
+        parts = parts[2:]
+    resource = parts[0] if len(parts) < 3 else f"{parts[0]}/{parts[2]}"
+    if seen.method == "GET":
+        return "get" if len(parts) > 1 else "watch" if seen.query.get("watch") else "list", group, resource
+    return VERBS[seen.method], group, resource
+
+
+def run_with_client(server: FakeServer, work: Callable[[ApiClient], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        client = ApiClient(load(str(server.kubeconfig_path), ACCOUNT))
+        try:
+            await work(client)
+        finally:
+            await client.close()
+
+    asyncio.run(run())
+
+
+def test_the_rights_are_exactly_those_that_are_used() -> None:
+    async def schedule(client: ApiClient) -> None:
+        options = Options(lease=(NAMESPACE, LEASE), identity="test", lease_times=(3.0, 2.0, 0.1))
+        scheduler = Scheduler(client, options)
+        running = asyncio.create_task(scheduler.run())
+        await asyncio.to_thread(kubectl.wait_until, everything_happened)
+        scheduler.stop()
+        await running
+
+    def everything_happened() -> bool:
+        """One pod is bound after a conflict, another fits nowhere, and the lease was renewed."""
+        is_bound = node_of(kubectl.get("Pod", "web"))
+        is_pending = condition_of(kubectl.get("Pod", "huge"), "PodScheduled")
+        reasons = {event["reason"] for event in kubectl.list("Event")}
+        return bool(is_bound and is_pending and reasons == {"Scheduled", "FailedScheduling"} and server.count("PUT"))
+
+    async def repeat_an_event(client: ApiClient) -> None:
+        """A reason that changes and comes back is counted in the event that exists."""
+        reporter = Reporter(client, repeat_after_s=0.001)
+        running = asyncio.create_task(reporter.run())
+        for count, message in enumerate(("one", "other", "one"), start=1):
+            reporter.pending(PodRef("default", "huge", uid), message)
+            await asyncio.to_thread(kubectl.wait_until, lambda wanted=2 * count: reporter.writes >= wanted)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    with FakeServer(users={ACCOUNT: []}) as server, Kubectl(server) as kubectl:
+        server.load([objects()["Namespace"], node("a"), pod("web"), pod("huge", cpu="100")])
+        uid = kubectl.get("Pod", "huge")["metadata"]["uid"]
+        server.fail_next("POST", "/pods/web/binding$", 409)
+        run_with_client(server, schedule)
+        run_with_client(server, repeat_an_event)
+        requests = [seen for seen in server.requests if seen.user == ACCOUNT]
+    in_all_namespaces, in_its_own = rights_of(objects()["ClusterRole"]), rights_of(objects()["Role"])
+    assert {right_of(seen) for seen in requests} == in_all_namespaces | in_its_own
+    leases = [seen for seen in requests if seen.path.startswith("/apis/coordination.k8s.io/")]
+    assert {right_of(seen) for seen in leases} == in_its_own
+    folder = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    assert {seen.path for seen in leases} == {folder, f"{folder}/{LEASE}"}
+
+
+@contextmanager
+def in_a_pod(server: RealServer, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The container's command, with the files that Kubernetes mounts into a pod, for as long as the block takes."""
+    folder.mkdir()
+    (folder / "token").write_text(server.tokens[ACCOUNT])
+    (folder / "ca.crt").write_bytes(server.ca_file.read_bytes())
+    (folder / "namespace").write_text(NAMESPACE)
+    address = urlsplit(server.url)
+    (container,) = objects()["Deployment"]["spec"]["template"]["spec"]["containers"]
+    words = [word for word in container["args"] if not word.startswith("--listen")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", IN_A_POD, str(folder), *words, "--listen=127.0.0.1:0"],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "KUBECONFIG"},
+            "KUBERNETES_SERVICE_HOST": str(address.hostname),
+            "KUBERNETES_SERVICE_PORT": str(address.port),
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.kube
+def test_a_real_server_allows_everything_that_the_scheduler_does(tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+    users = {ACCOUNT: ["system:serviceaccounts", "system:authenticated"]}
+    with RealServer(users=users) as server, Kubectl(server) as kubectl:
+        for kind, each in objects().items():
+            if kind == "Deployment":
+                path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+                assert kubectl.request("POST", path, each).status == 201
+            elif kind != "PodDisruptionBudget":  # the server is of version 1.20, and policy/v1 came with 1.21
+                kubectl.create(each)
+        kubectl.create(node("a"))
+        kubectl.create(pod("web"))
+        kubectl.create(pod("huge", cpu="100"))
+        with in_a_pod(server, tmp_path / "serviceaccount") as process:
+            kubectl.wait_until(lambda: node_of(kubectl.get("Pod", "web")) == "a")
+            kubectl.wait_until(lambda: condition_of(kubectl.get("Pod", "huge"), "PodScheduled"))
+            kubectl.wait_until(
+                lambda: {each["reason"] for each in kubectl.list("Event")} == {"Scheduled", "FailedScheduling"}
+            )
+            assert kubectl.get("Lease", LEASE, NAMESPACE)["spec"]["holderIdentity"]
+            process.terminate()
+            _, log = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "may not" not in log and "forbidden" not in log
+        assert not kubectl.get("Lease", LEASE, NAMESPACE)["spec"].get("holderIdentity"), "the lease is released"
