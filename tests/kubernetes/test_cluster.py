@@ -257,7 +257,7 @@ def binding(cluster: KubeCluster, calls: Recorder) -> KubeCluster:
         (Outcome.LOST, [("look", "default/a")]),
         (Outcome.AMBIGUOUS, [("look", "default/a")]),
         (Outcome.FAILED, [("later", "default/a")]),
-        (Outcome.FENCED, []),
+        (Outcome.FENCED, [("later", "default/a")]),
     ],
 )
 def test_after_a_binding(

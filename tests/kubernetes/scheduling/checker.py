@@ -56,8 +56,9 @@ def over_capacity(cluster: Cluster) -> Iterator[str]:
         if len(place.placed) > place.allocatable.get("pods", 0):
             yield f"capacity: {name} has {len(place.placed)} pods"
         for resource in {resource for each in place.placed for resource in each.held}:
-            if place.held(resource) > place.allocatable.get(resource, 0):
-                yield f"capacity: {name} gives {place.held(resource)} of its {place.allocatable.get(resource, 0)} {resource}"
+            held, room = place.held(resource), place.allocatable.get(resource, 0)
+            if held > room:
+                yield f"capacity: {name} has {room} {resource}, and its pods hold {held}"
 
 
 def _ports(cluster: Cluster) -> Iterator[str]:
@@ -157,4 +158,4 @@ def _skew(
         return
     least = min(counts.values()) if counts and len(counts) >= constraint.min_domains else 0
     if counts.get(value, 0) - least > constraint.max_skew:
-        yield f"spread: {constraint.topology_key}={value} has {counts[value]} pods like {name_of(each.pod)}, another {least}"
+        yield f"spread: {constraint.topology_key}={value} has {counts[value]} like {name_of(each.pod)}, another {least}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from tests.kubernetes.objects import KINDS, ApiError, Kubectl, Object, condition_of, node_of
 from tests.kubernetes.scheduling.recorded import RecordedPods, RequestLog
@@ -19,6 +19,8 @@ from tests.kubernetes.servers.credentials import MASTERS
 from tests.kubernetes.servers.fake import FakeServer
 from tests.kubernetes.servers.interface import ApiServer
 from tests.kubernetes.servers.real import RealServer
+
+T = TypeVar("T")
 
 USERS: Mapping[str, Sequence[str]] = {
     "scheduler-1": [MASTERS],
@@ -29,7 +31,7 @@ USERS: Mapping[str, Sequence[str]] = {
 """The schedulers have different users, so that the log of requests tells them apart."""
 
 EMPTIED = ("Service", "ReplicaSet", "StatefulSet", "ReplicationController", "Lease")
-"""What tests leave behind besides pods, nodes and events. Events are found by the uid of their pod, so they may stay."""
+"""What tests leave behind besides pods and nodes. Events may stay: they are found by the uid of their pod."""
 
 
 class ClusterUnderTest:
@@ -175,7 +177,7 @@ class ClusterUnderTest:
         which = scheduler or self.running[0]
         which.wait_until_it_knows(len(self.kubectl.list("Node")), len(pods))
 
-    def _wait(self, condition: Callable[[], Any], what: str) -> Any:
+    def _wait(self, condition: Callable[[], T], what: str) -> T:
         """Wait, and show the end of the schedulers' logs if that fails."""
         try:
             return wait_until(condition, f"waiting for {what}")

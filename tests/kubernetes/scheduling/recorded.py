@@ -1,4 +1,4 @@
-"""What happened on an API server, as others than the scheduler recorded it: a watch of pods, and who sent which request.
+"""What happened on an API server, not as the scheduler says: a watch of pods, and who sent which request.
 
 Rule: a recording misses nothing that matters to its question. The watch lists again after a failure of the server; a
 node that a pod has, or had, cannot be missed, because no request takes it away again.
@@ -60,8 +60,7 @@ class RecordedPods:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._is_stopping.set()
-        self._thread.join()
+        self._is_stopping.set()  # the thread ends with its watch, at most a second later
 
     @property
     def pods(self) -> Mapping[str, PodHistory]:

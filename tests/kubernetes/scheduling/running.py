@@ -1,7 +1,7 @@
 """`stead scheduler` as a process of its own, and what a test may do to it: stop, kill, pause, read its pages and log.
 
-Rule: nothing here waits for a fixed time. Every wait is for a condition, with a limit that a busy machine does not reach,
-and its error shows the end of the scheduler's log.
+Rule: nothing here waits for a fixed time. Every wait is for a condition, with a limit that a busy machine does not
+reach, and its error shows the end of the scheduler's log.
 """
 
 from __future__ import annotations
@@ -73,19 +73,26 @@ class RunningScheduler:
 
     def start(self) -> Self:
         """Start it, and return when it serves its pages. It may be started again after its end, with a new log."""
+        self.launch()
+        self._wait(lambda: self._port or self.has_ended, "the address of its pages")
+        assert self._port, f"it ended with {self._running.returncode}: {self.text}"
+        return self
+
+    def launch(self) -> None:
+        """Start it, and return at once."""
         self.log.unlink(missing_ok=True)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=dict(os.environ)
             )
-        self._wait(lambda: self._port or self.has_ended, "the address of its pages")
-        assert self._port, f"it ended with {self._process.returncode}: {self.text}"
-        return self
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end, and return its exit code."""
-        self._running.send_signal(how)
+        self.send_signal(how)
         return self.wait()
+
+    def send_signal(self, which: signal.Signals) -> None:
+        self._running.send_signal(which)
 
     def wait(self) -> int:
         """Wait for its end, and return its exit code."""
@@ -114,9 +121,20 @@ class RunningScheduler:
         return self._process
 
     @property
+    def cpu_seconds(self) -> float:
+        """The CPU time that it has used so far."""
+        user, system = self._stat[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    @property
     def _state(self) -> str:
         """The state of the process as Linux shows it: R, S, T, ..."""
-        return Path(f"/proc/{self._running.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return self._stat[0]
+
+    @property
+    def _stat(self) -> list[str]:
+        """/proc/PID/stat without the first two fields, the id and the name."""
+        return Path(f"/proc/{self._running.pid}/stat").read_text().rpartition(")")[2].split()
 
     # -- its log
 

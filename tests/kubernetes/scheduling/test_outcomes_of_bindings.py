@@ -34,6 +34,9 @@ class RecordedWrites:
     def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
         self.asked.append("report_bound")
 
+    def forget(self, pod: Pod) -> None:
+        self.asked.append("forget")
+
     def look_again(self, pod: Pod) -> None:
         self.asked.append("look_again")
 

@@ -57,6 +57,17 @@ def refuse(cluster: ClusterUnderTest) -> None:
     cluster.fake.fail_next("POST", BINDING, 422, times=5)
 
 
+def fail_until_it_gives_up(cluster: ClusterUnderTest) -> None:
+    """More failures than there are tries for one binding, and for the pods that come last: their effect is unknown."""
+    for number in range(COUNT - 3, COUNT):
+        cluster.fake.fail_next("POST", f"/pods/pod-{number}/binding$", 500, times=7)
+
+
+def claim_a_conflict(cluster: ClusterUnderTest) -> None:
+    """The server says that the pods are assigned, and they are not: so the scheduler must look, and try again."""
+    cluster.fake.fail_next("POST", BINDING, 409, times=5)
+
+
 def lose_answers(cluster: ClusterUnderTest) -> None:
     cluster.fake.lose_next("POST", BINDING, times=100)
 
@@ -71,7 +82,9 @@ ON_THE_FAKE: list[Failure] = [
     cut_watches,
     overload,
     fail,
+    fail_until_it_gives_up,
     refuse,
+    claim_a_conflict,
     lose_answers,
     lose_connections_to_the_watches,
 ]
@@ -126,25 +139,20 @@ def test_what_happened_while_the_server_was_away_is_seen_afterwards(shared_clust
     cluster = shared_cluster
     cluster.create(node("old", cpu="1"), pod("old-pod", cpu="1"))
     cluster.wait_until_bound("old-pod")
-    cluster.create(pod("wanting", cpu="1"))
+    cluster.create(pod("wanting", cpu="2"))
     cluster.wait_until_pending("wanting")
     scheduler = cluster.running[0]
+    before = scheduler.metrics()[RELISTS]
     scheduler.pause()
+    kill_and_start(cluster)  # from here on, its watches have ended
     cluster.kubectl.delete("Pod", "old-pod", grace_seconds=0)
     cluster.kubectl.delete("Node", "old")
     cluster.create(node("new", cpu="2"))
-    relists = scheduler_relists_after(cluster, compact)
-    assert cluster.wait_until_bound("wanting") == {"wanting": "new"}
-    assert relists
-
-
-def scheduler_relists_after(cluster: ClusterUnderTest, failure: Failure) -> bool:
-    """Let the failure happen while the scheduler is paused, and wait until it has listed the pods again."""
-    scheduler = cluster.running[0]
+    cluster.server.compact()
     scheduler.resume()
-    before = scheduler.metrics()[RELISTS]
-    failure(cluster)
-    return wait_until(lambda: scheduler.metrics()[RELISTS] > before, "waiting for a new list of pods")
+    assert cluster.wait_until_bound("wanting") == {"wanting": "new"}
+    wait_until(lambda: scheduler.metrics()[RELISTS] > before, "waiting for a new list of pods")
+    scheduler.wait_until_it_knows(nodes=1, pods=1)
 
 
 @pytest.mark.parametrize("long_lived_cluster", ["fake"], indirect=True)
@@ -160,3 +168,13 @@ def test_bindings_without_an_answer_do_not_delay_the_others(shared_cluster: Clus
         restart(cluster)
         recorded.wait_until_assigned(100)
         assert not recorded.assigned_twice()
+
+
+@pytest.mark.parametrize("long_lived_cluster", ["fake"], indirect=True)
+def test_a_report_that_the_server_did_not_take_is_written_again(shared_cluster: ClusterUnderTest) -> None:
+    """Only the fake server can fail on request."""
+    cluster = shared_cluster
+    cluster.fake.fail_next("PATCH", "/status$", 500)
+    cluster.create(node("small", cpu="1"), pod("large", cpu="2"))
+    assert "Insufficient cpu" in cluster.wait_until_pending("large")["message"]
+    cluster.wait_for_event("large", "FailedScheduling")

@@ -143,7 +143,7 @@ class Lease:
 
     def _lead_ends(self, on_stopped: Callable[[], None]) -> bool:
         self._held_since = None
-        LOG.warning("no longer the leader, waiting to take over", extra={"lease": self._name, "identity": self.identity})
+        LOG.warning("no longer the leader", extra={"lease": self._name, "identity": self.identity})
         on_stopped()
         return False
 
