@@ -401,3 +401,16 @@ def test_reasons_follow_the_choice_that_becomes_feasible() -> None:
 def test_an_ask_needs_at_least_one_choice() -> None:
     with pytest.raises(Invalid, match="has no choice"):
         Ask("w", ())
+
+
+def test_far_more_than_fits_is_counted_exactly() -> None:
+    """Clusters report what runs, however absurd: nothing wraps around, and nothing is lost when it ends."""
+    engine = cluster(node("n0", 4))
+    huge = 2**62 // 10_000
+    for number in range(9):
+        run(engine, ask(f"huge-{number}", huge), "n0")
+    assert "n0" not in engine.candidates(ask("w", 1))[0]
+    assert not engine.explain(ask("w", 1)).fits
+    for number in range(9):
+        engine.apply(AskEnded(f"huge-{number}"))
+    assert engine.free("n0")["CPU"] == 4 * UNIT

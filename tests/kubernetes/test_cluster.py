@@ -46,7 +46,7 @@ class Recorder:
     def look_again(self, pod: Pod) -> None:
         self.calls.append(("look", pod.key))
 
-    def try_later(self, pod: Pod) -> None:
+    def try_later(self, pod: Pod, message: str) -> None:
         self.calls.append(("later", pod.key))
 
 
@@ -314,6 +314,45 @@ def test_a_pod_is_not_released_if_it_has(binding: KubeCluster, end: str) -> None
     news(binding)
     binding.released(pod("a"))
     assert news(binding) == []
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "found", "expected"),
+    [
+        pytest.param([], None, [("ended", "default/a")], id="it is gone"),
+        pytest.param([], pod("a"), [("lost", "default/a")], id="it is still pending"),
+        pytest.param([], pod("a", "n1"), [("running", "default/a", "n1")], id="it has a node"),
+        pytest.param([], pod("a", uid="new"), [], id="it was recreated, which the watch will show"),
+        pytest.param([pod("a", uid="new")], None, [], id="the new pod of its name is not deleted"),
+        pytest.param([pod("a", uid="new")], pod("a", "n1"), [], id="the old pod does not come back"),
+        pytest.param([pod("a", "n1")], pod("a"), [], id="an answer older than the watch is dropped"),
+    ],
+)
+def test_a_pod_is_read_again(
+    binding: KubeCluster, meanwhile: list[Pod], found: Pod | None, expected: list[tuple[str, ...]]
+) -> None:
+    binding.bound(result("a", Outcome.LOST))
+    binding.pods_changed(meanwhile)
+    news(binding)
+    binding.read_again(pod("a"), found)
+    assert news(binding) == expected
+
+
+def test_a_pod_that_was_deleted_meanwhile_does_not_come_back(binding: KubeCluster) -> None:
+    binding.bound(result("a", Outcome.LOST))
+    binding.pods_deleted(["default/a"])
+    news(binding)
+    binding.read_again(pod("a"), pod("a", "n1"))
+    assert (news(binding), binding.pods) == ([], {})
+
+
+def test_nothing_more_is_reported_on_a_pod_that_another_scheduler_bound(cluster: KubeCluster, calls: Recorder) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a")])
+    cluster.tell([Waiting(("default/a",), (Verdict(0, 0, ()),))])
+    cluster.pods_changed([pod("a", "n1")])
+    assert calls.forgotten == ["uid-a"]
+    assert cluster.queues()["unschedulable"] == 0
 
 
 def test_a_decision_for_a_pod_that_is_gone_binds_nothing(cluster: KubeCluster, calls: Recorder) -> None:

@@ -20,6 +20,7 @@ from stead.kubernetes.podspec import POLICY_ANNOTATION, ask_of, is_gated
 from stead.kubernetes.selecting import PREFERRED, REQUIRED
 from stead.kubernetes.templates import Pod, Templates
 from stead.language.asks import Ask, PolicyName
+from tests.kubernetes import objects
 
 NAMESPACES = {"shop": {"team": "a"}, "bank": {"team": "b"}, "": {}}
 OWNERS: list[tuple[OwnerKind, str, str, Fields]] = [
@@ -527,3 +528,21 @@ def test_a_page_of_nodes() -> None:
     assert reader.decode_page(body).nodes[0] is page.nodes[0]
     bookmark = {"metadata": {"resourceVersion": "4"}, "spec": {}, "status": {}}
     assert reader.decode_event(line(bookmark, "BOOKMARK")) == (EventKind.BOOKMARK, None, "4", 0, "")
+
+
+def test_without_a_solver_a_batch_policy_is_a_problem_of_the_pod() -> None:
+    found = objects.pod("a")
+    found["metadata"]["annotations"] = {"stead.dev/policy": "flow"}
+    read = Templates(has_solver=False).decode_pod(json.dumps(found).encode())
+    assert read.ask is None and read.problem is not None
+    assert "needs OR-tools" in read.problem.sentence
+
+
+def test_containers_that_request_too_much_together_are_a_problem_of_a_pending_pod_only() -> None:
+    found = objects.pod("a")
+    found["spec"]["containers"] = [{"name": f"c{n}", "resources": {"requests": {"memory": "400Ti"}}} for n in range(5)]
+    pending = Templates().decode_pod(json.dumps(found).encode())
+    assert pending.problem is not None and "'memory'" in pending.problem.sentence
+    found["spec"]["nodeName"] = "n1"
+    placed = Templates().decode_pod(json.dumps(found).encode())
+    assert placed.ask is not None and placed.ask.choices[0].resources["memory"] <= 2**62 + 10_000

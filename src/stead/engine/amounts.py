@@ -24,6 +24,9 @@ REFUSED = int(np.iinfo(np.int64).max)
 LOAD_MAX = (1 << 40) - 1
 """Loads above this (an extremely overcommitted node) count as this."""
 
+FREE_MIN = -(1 << 60)
+"""The free amount of a node in the column is at least this."""
+
 LEVELS_MAX = 32
 SCALARS_MAX = 6
 """Up to this many rows, a loop is faster than arrays."""
@@ -41,6 +44,7 @@ class Amount:
     """
 
     __slots__ = (
+        "_debts",
         "_levels",
         "_touched",
         "became_free",
@@ -68,6 +72,7 @@ class Amount:
             self.whole_total, self.share_total = np.zeros(size, np.int64), np.zeros(size, np.int64)
         self._levels: dict[int, tuple[Amounts, int]] = {}
         self._touched: ChangeLog[int] = ChangeLog()
+        self._debts: dict[int, int] = {}
 
     def copy(self) -> Amount:
         twin = Amount.__new__(Amount)
@@ -80,7 +85,7 @@ class Amount:
             twin.shares, twin.shares_total = self.shares.copy(), self.shares_total.copy()
             twin.whole, twin.share = self.whole.copy(), self.share.copy()
             twin.whole_total, twin.share_total = self.whole_total.copy(), self.share_total.copy()
-        twin._levels, twin._touched = {}, ChangeLog()
+        twin._levels, twin._touched, twin._debts = {}, ChangeLog(), dict(self._debts)
         return twin
 
     def grow(self, size: int) -> None:
@@ -199,7 +204,7 @@ class Amount:
     def resize(self, row: int, total: int) -> None:
         """Set the node's total; what is in use stays in use."""
         self._touch(row)
-        self.free[row] += total - self.total[row]
+        self._change_free(row, total - self.total.item(row))
         self.total[row] = total
         if self.shares is None or self.shares_total is None:
             return
@@ -231,10 +236,21 @@ class Amount:
             self.share_total[:] = self.share[:] = np.minimum(self.total, UNIT)
         self.free[:] = self.total
 
+    def _change_free(self, row: int, step: int) -> None:
+        """Change the free amount of a node. Clusters may report far more than fits: what does not fit into the column
+        is kept as a debt, so that nothing is lost."""
+        if self._debts:
+            step -= self._debts.pop(row, 0)
+        left = self.free.item(row) + step
+        if left < FREE_MIN:
+            self._debts[row] = FREE_MIN - left
+            left = FREE_MIN
+        self.free[row] = left
+
     def take(self, row: int, need: int) -> DeviceShares:
         """Use `need` units on the node. Returns the devices used, for `give`."""
         self._touch(row)
-        self.free[row] -= need
+        self._change_free(row, -need)
         if self.shares is None:
             return ()
         held = self._pick(row, need)
@@ -246,7 +262,7 @@ class Amount:
     def take_again(self, row: int, need: int, held: DeviceShares) -> None:
         """Use `need` units on the node, on these devices."""
         self._touch(row)
-        self.free[row] -= need
+        self._change_free(row, -need)
         if self.shares is None:
             return
         for device, units in held:
@@ -266,7 +282,7 @@ class Amount:
 
     def give(self, row: int, need: int, held: DeviceShares) -> None:
         self._touch(row)
-        self.free[row] += need
+        self._change_free(row, need)
         if self.shares is None:
             return
         for device, units in held:

@@ -45,10 +45,10 @@ class Writes(Protocol):
         """The pod is gone: nothing more needs to be reported about it."""
 
     def look_again(self, pod: Pod) -> None:
-        """Read the pod from the API server, call `pods_changed` or `pods_deleted`, then `released`."""
+        """Read the pod from the API server and call `KubeCluster.read_again`."""
 
-    def try_later(self, pod: Pod) -> None:
-        """Call `KubeCluster.released` for the pod after a while."""
+    def try_later(self, pod: Pod, message: str) -> None:
+        """Call `KubeCluster.released` for the pod after a while. `message` says why its binding failed."""
 
 
 class Reported(NamedTuple):
@@ -73,6 +73,7 @@ class KubeCluster:
         self._unschedulable: set[PodKey] = set()
         self._refused: set[PodKey] = set()  # pods with a problem that was reported
         self._facts: list[Fact] = []
+        self._now = 0.0
 
     # -- what the watches report
 
@@ -113,7 +114,7 @@ class KubeCluster:
                 self.pods_deleted([pod.key])
                 continue
             self.pods[pod.key] = pod
-            if pod.node_name and (known is None or known.node_name != pod.node_name):
+            if pod.node_name:
                 self._pods_of.setdefault(pod.node_name, set()).add(pod.key)
             self._report(pod)
 
@@ -154,7 +155,19 @@ class KubeCluster:
         if result.outcome is Outcome.LOST or result.outcome is Outcome.AMBIGUOUS:
             self.writes.look_again(pod)
         else:  # also if it was fenced: the fence opens again if the lease is renewed at the last moment
-            self.writes.try_later(pod)
+            self.writes.try_later(pod, result.message if result.outcome is Outcome.FAILED else "")
+
+    def read_again(self, pod: Pod, found: Pod | None) -> None:
+        """A pod was read from the API server; None if it does not exist. The watch may have shown something newer: then
+        the answer is dropped."""
+        current = self.pods.get(pod.key)
+        if current is None or current.uid != pod.uid or current.node_name:
+            return
+        if found is None:
+            self.pods_deleted([pod.key])
+        elif found.uid == pod.uid:
+            self.pods_changed([found])
+            self.released(found)
 
     def released(self, pod: Pod) -> None:
         """A pod whose binding did not succeed may be placed again, unless it has a node by now."""
@@ -207,7 +220,10 @@ class KubeCluster:
         assert pod.ask is not None, "a pod with a node is read leniently"
         if before is not None and before.node == node and before.pod.ask == pod.ask:
             return
-        if before is not None and before.pod.ask != pod.ask:
+        if before is None or before.node is None:
+            self._unschedulable.discard(pod.key)
+            self.writes.forget(pod)
+        elif before.pod.ask != pod.ask:
             self._facts.append(AskEnded(pod.key))
         self._reported[pod.key] = Reported(pod, node)
         self._facts.append(AskRunning(pod.ask, node))
@@ -216,14 +232,17 @@ class KubeCluster:
         return pod.scheduler_name in self.names and not pod.is_deleting and not pod.is_gated
 
     def _forget(self, key: PodKey) -> None:
-        if self._reported.pop(key, None) is not None:
+        reported = self._reported.pop(key, None)
+        if reported is not None:
             self._unschedulable.discard(key)
+            self.writes.forget(reported.pod)
             self._facts.append(AskEnded(key))
 
     # -- the `Cluster` protocol
 
     def now(self) -> float:
-        return time.time()
+        self._now = max(self._now, time.time())
+        return self._now
 
     def facts(self) -> Iterable[Fact]:
         facts, self._facts = self._facts, []

@@ -55,6 +55,7 @@ class Metrics:
         self.attempt_s = {result: Histogram(ATTEMPT_BOUNDS_S) for result in ("scheduled", "unschedulable")}
         self.binding_s = Histogram(ATTEMPT_BOUNDS_S)
         self.since_creation_s = Histogram(SLI_BOUNDS_S)
+        self.announcements_dropped = 0
 
     def decided(self, decisions: Iterable[Decision], seconds: float) -> None:
         """A step made these decisions; its time is shared among them."""
@@ -122,7 +123,10 @@ def _lines(scheduler: Scheduler) -> Iterator[str]:
     yield f"stead_reports_total {scheduler.reporter.writes}"
     yield from _head("stead_reports_dropped_total", "counter", "Reports dropped because there were too many.")
     yield f'stead_reports_dropped_total{{kind="pending"}} {scheduler.reporter.failures_dropped}'
-    yield f'stead_reports_dropped_total{{kind="scheduled"}} {scheduler.reporter.scheduled_dropped}'
+    dropped = scheduler.reporter.scheduled_dropped + metrics.announcements_dropped
+    yield f'stead_reports_dropped_total{{kind="scheduled"}} {dropped}'
+    yield from _head("stead_nodes_refused", "gauge", "Nodes that are not used, because a part of them does not parse.")
+    yield f"stead_nodes_refused {len(scheduler.watches.nodes_refused)}"
     yield from _head("stead_watch_relists_total", "counter", "Complete lists after the first one, by resource.")
     for watched in scheduler.watches.all:
         yield f'stead_watch_relists_total{{path="{watched.path}"}} {watched.relists}'

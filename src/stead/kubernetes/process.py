@@ -19,6 +19,9 @@ from stead.kubernetes.health import HealthServer
 from stead.kubernetes.metrics import text
 from stead.kubernetes.scheduler import Options, Scheduler
 
+REPORTS_AND_LISTS = 32
+"""How many connections there are besides those of the bindings."""
+
 LOG = logging.getLogger("stead.kubernetes")
 
 
@@ -33,8 +36,8 @@ def run(config: ApiConfig, options: Options, listen: tuple[str, int] | None) -> 
 
 
 async def _run(config: ApiConfig, options: Options, listen: tuple[str, int] | None) -> None:
-    client = ApiClient(config)
-    scheduler = Scheduler(client, options)
+    client, lease_client = ApiClient(config, options.in_flight_max + REPORTS_AND_LISTS), ApiClient(config, 2)
+    scheduler = Scheduler(client, options, lease_client)
     health = HealthServer(
         {
             "/healthz": lambda: (200, "ok\n"),
@@ -53,6 +56,7 @@ async def _run(config: ApiConfig, options: Options, listen: tuple[str, int] | No
     finally:
         await health.close()
         await client.close()
+        await lease_client.close()
 
 
 def _readiness(scheduler: Scheduler) -> tuple[int, str]:

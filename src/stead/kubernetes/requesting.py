@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from stead.errors import Invalid
 from stead.kubernetes.fields import Fields, fields_in, number_in, parts_in, text_in
 from stead.language.asks import HostPort
-from stead.language.resources import CPU, MEMORY, NOTHING, UNIT, Resources, units
+from stead.language.resources import AMOUNT_MAX, CPU, MEMORY, NOTHING, UNIT, Resources, units
 
 PODS = "pods"
 """The resource for the number of pods on a node; every pod uses one."""
@@ -64,6 +64,12 @@ def needs_of(spec: Fields, lenient: bool = False) -> tuple[Resources, Resources]
     whole = {name: amount for name, amount in _requested(spec, lenient).items() if _is_of_pods(name)}
     overhead = amounts_of(fields_in(spec, "overhead"), lenient)
     total = _total(containers, inits, whole, overhead, NOTHING)
+    for name, amount in total.items():
+        if amount > AMOUNT_MAX and not lenient:
+            raise Invalid(
+                f"the containers request too much of {name!r} together; at most {AMOUNT_MAX // UNIT} is possible"
+            )
+        total[name] = min(amount, AMOUNT_MAX)
     requests = Resources({**rounded(total), PODS: UNIT})
     missing: Mapping[str, int] = DEFAULTS
     if whole:
@@ -71,7 +77,8 @@ def needs_of(spec: Fields, lenient: bool = False) -> tuple[Resources, Resources]
     if all(missing.keys() <= requested.keys() for _, requested in (*containers, *inits)):
         return requests, NOTHING
     assumed = rounded(_total(containers, inits, whole, overhead, missing))
-    return requests, Resources({name: assumed.get(name) - requests.get(name) for name in (CPU, MEMORY)})
+    more = {name: assumed.get(name) - requests.get(name) for name in (CPU, MEMORY)}
+    return requests, Resources({name: min(amount, AMOUNT_MAX) for name, amount in more.items()})
 
 
 Requested = list[tuple[Fields, Units]]

@@ -32,8 +32,8 @@ from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads
 from stead.kubernetes.metrics import Metrics
 from stead.kubernetes.templates import Pod, Templates
 from stead.kubernetes.watches import Watches
-from stead.kubernetes.wording import why_pending
-from stead.language.asks import PolicyName
+from stead.kubernetes.wording import fit_error, why_pending
+from stead.language.asks import Ask, PolicyName
 from stead.language.nodes import NodeId
 
 LOG = logging.getLogger("stead.kubernetes")
@@ -44,8 +44,11 @@ PLACED_AT_ONCE = 32
 QUEUED_MAX = 256
 """While more bindings than this wait to be sent, no further pods are placed."""
 
-TRY_LATER_S = 5.0
-"""How long a pod whose binding failed keeps its place before it is placed again."""
+TRY_LATER_S, TRY_LATER_S_MAX = 5.0, 60.0
+"""How long a pod whose binding failed keeps its place before it is placed again; twice as long after each failure."""
+
+PAUSE_MIN_S = 0.001
+"""The shortest pause, so that watches, bindings and signals always get their turn."""
 
 ANNOUNCED_MAX = 1_000
 """How many bound pods may wait for their event. During a burst, older ones get none."""
@@ -87,7 +90,8 @@ class Options:
 class Scheduler:
     """Schedules the pods of one cluster until `stop` is called. Create it inside the event loop."""
 
-    def __init__(self, client: ApiClient, options: Options) -> None:
+    def __init__(self, client: ApiClient, options: Options, lease_client: ApiClient | None = None) -> None:
+        """The lease has a client of its own, so that it is renewed also while all other connections are busy."""
         if options.policy.in_batches and solver.found() is None:
             raise Invalid(f"the policy {options.policy} needs OR-tools; try: pip install 'stead[flow]'")
         self._client = client
@@ -95,11 +99,13 @@ class Scheduler:
         self.metrics = Metrics()
         self.tally = Tally()
         self.cluster = KubeCluster(self, options.names)
-        self.templates = Templates(options.names, options.policy, options.default_spreads)
+        self.templates = Templates(
+            options.names, options.policy, options.default_spreads, has_solver=solver.found() is not None
+        )
         self.watches = Watches(client, self.cluster, self.templates, self._wake_up)
         self.lease: Lease | None = None
         if options.lease is not None:
-            self.lease = Lease(client, *options.lease, options.identity, *options.lease_times)
+            self.lease = Lease(lease_client or client, *options.lease, options.identity, *options.lease_times)
         self.binder = Binder(client, self._bound, self._may_write, options.in_flight_max)
         self.reporter = Reporter(
             client,
@@ -116,6 +122,7 @@ class Scheduler:
         self._is_leader = self.lease is None
         self._to_explain: OrderedDict[object, deque[Pod]] = OrderedDict()
         self._to_announce: deque[tuple[Pod, NodeId]] = deque(maxlen=ANNOUNCED_MAX)
+        self._failures: dict[str, int] = {}  # by uid: how often the binding of a pod failed
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_failing = False
 
@@ -194,13 +201,13 @@ class Scheduler:
     async def _until_due(self) -> None:
         """Sleep until something arrives or is due."""
         self._wake.clear()
-        if self.cluster.has_facts and self._may_decide:
+        if self.cluster.has_facts and self._may_decide and not self._is_failing:
+            await asyncio.sleep(0)
             return
         moment = self.controller.next_moment if self.controller is not None and self._may_decide else None
-        left = 1.0 if moment is None else min(max(moment - time.time(), 0.0), 1.0)
-        if left:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), left)
+        left = 1.0 if moment is None or self._is_failing else min(max(moment - time.time(), PAUSE_MIN_S), 1.0)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), left)
 
     def _wake_up(self) -> None:
         self._wake.set()
@@ -226,6 +233,15 @@ class Scheduler:
         self.controller = Controller(self.cluster, engine, self._journal, self.tally)
         self._wake.set()
         LOG.info("scheduling", extra={"scheduler": ",".join(self._options.names), "policy": self._options.policy})
+
+    async def _lead_again(self) -> None:
+        """After a step that failed, which should not happen."""
+        while self._is_leader and self.controller is None and not self._stopping.is_set():
+            await asyncio.sleep(TRY_LATER_S)
+            try:
+                self._lead()
+            except Exception:
+                LOG.exception("cannot begin again; trying in %g s", TRY_LATER_S)
 
     def _follow(self) -> None:
         """Another process leads now."""
@@ -257,6 +273,11 @@ class Scheduler:
                 LOG.error("nothing is scheduled: %s", error)
             self._is_failing = True
             return False
+        except Exception:
+            LOG.exception("a step failed; beginning again with a new engine in %g s", TRY_LATER_S)
+            self._is_failing, self.controller = True, None
+            self._start(self._lead_again())
+            return False
         self._is_failing = False
         if decisions:
             self.metrics.decided(decisions, time.perf_counter() - began)
@@ -282,16 +303,24 @@ class Scheduler:
 
     def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
         self.metrics.bound(seconds, max(time.time() - pod.created, 0.0) if pod.created else seconds)
+        self._failures.pop(pod.uid, None)
+        self.metrics.announcements_dropped += len(self._to_announce) == ANNOUNCED_MAX
         self._to_announce.append((pod, node))
 
     def forget(self, pod: Pod) -> None:
         self.reporter.forget(pod.uid)
+        if pod.key not in self.cluster.pods:
+            self._failures.pop(pod.uid, None)
 
     def look_again(self, pod: Pod) -> None:
         self._start(self._read(pod))
 
-    def try_later(self, pod: Pod) -> None:
-        self._start(self._release(pod, TRY_LATER_S))
+    def try_later(self, pod: Pod, message: str) -> None:
+        failures = self._failures.get(pod.uid, 0)
+        self._failures[pod.uid] = failures + 1
+        self._start(self._release(pod, min(TRY_LATER_S * 2.0**failures, TRY_LATER_S_MAX)))
+        if message:
+            self.reporter.pending(_ref(pod), f"the binding failed: {message}", SCHEDULER_ERROR)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -321,11 +350,14 @@ class Scheduler:
                 response = await self._client.request("GET", path)
             if response is None or response.status not in (200, 404):
                 await asyncio.sleep(TRY_LATER_S)
-        if response.status == 404:
-            self.cluster.pods_deleted([pod.key])
-        else:
-            self.cluster.pods_changed([self.templates.decode_pod(response.body)])
-            self.cluster.released(pod)
+        found = None
+        if response.status == 200:
+            try:
+                found = self.templates.decode_pod(response.body)
+            except Invalid:
+                LOG.exception("cannot read a pod again", extra={"pod": pod.key})
+                found = pod
+        self.cluster.read_again(pod, found)
         self._wake.set()
 
     async def _release(self, pod: Pod, seconds: float) -> None:
@@ -350,10 +382,17 @@ class Scheduler:
         engine = self.controller.engine
         waiting = [pod for pod in pods if engine.is_pending(pod.key)]
         if waiting and waiting[0].ask is not None:
-            message = why_pending(engine, waiting[0].ask)
+            message = self._why(engine, waiting[0].ask)
             for pod in waiting:
                 self.reporter.pending(_ref(pod), message)
         return True
+
+    def _why(self, engine: Engine, ask: Ask) -> str:
+        try:
+            return why_pending(engine, ask)
+        except Exception:  # a fault in an explanation must not stop the scheduler
+            LOG.exception("cannot explain why a pod is pending", extra={"pod": ask.id})
+            return fit_error(len(engine.nodes), engine.refusals_by_plugin(ask))
 
 
 def _ref(pod: Pod) -> PodRef:

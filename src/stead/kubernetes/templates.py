@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stead.errors import Invalid
+from stead.errors import Invalid, Unsupported
 from stead.kubernetes.api_objects import (
     ANYTHING,
     ENCODER,
@@ -167,6 +167,7 @@ class Templates:
         policy: The policy of pods without the annotation `stead.dev/policy`.
         default_spreads: The topology spread constraints of pods that have none of their own.
         templates_max: How many templates are kept.
+        has_solver: Whether pods may use a policy that decides in batches.
     """
 
     def __init__(
@@ -175,9 +176,11 @@ class Templates:
         policy: PolicyName = PolicyName.KUBE,
         default_spreads: DefaultSpreads = SYSTEM_SPREADS,
         templates_max: int = TEMPLATES_MAX,
+        has_solver: bool = True,
     ) -> None:
         self._scheduler_names = frozenset(scheduler_names)
         self._policy = policy
+        self._has_solver = has_solver
         self._default_spreads = default_spreads
         self._templates: Recent[bytes, Template] = Recent(templates_max)
         self._parts: Recent[Any, Any] = Recent(PARTS_MAX)
@@ -316,6 +319,11 @@ class Templates:
                 default_spreads=self._default_spreads,
                 lenient=lenient,
             )
+            if ask.policy.in_batches and not self._has_solver and not lenient:
+                raise Unsupported(
+                    f"the policy {ask.policy} needs OR-tools, which this scheduler does not have; use "
+                    f"{POLICY_ANNOTATION}: kube, or install stead[flow]"
+                )
         except Invalid as error:
             return _Translation(None, Problem.of(error))
         return _Translation(self._shared(ask), None)

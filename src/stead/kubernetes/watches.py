@@ -7,6 +7,7 @@ nodes, then pods. When a namespace or an owner changes later, the pods that depe
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ from stead.kubernetes.node_reader import NodeReader, ReadNode
 from stead.kubernetes.templates import Pod, Templates
 
 T = TypeVar("T")
+
+LOG = logging.getLogger("stead.kubernetes")
 
 PODS, NODES, NAMESPACES = "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces"
 
@@ -145,8 +148,9 @@ class Watches:
 
     def _nodes_arrived(self, news: Changed[ReadNode] | Relisted[ReadNode]) -> None:
         if isinstance(news, Relisted):
-            self.nodes_refused.clear()
             self._cluster.all_nodes([node for read in news.items for node in self._usable(read)])
+            current = {read.name for read in news.items}
+            self.nodes_refused = {name: why for name, why in self.nodes_refused.items() if name in current}
         elif news.kind == EventKind.DELETED:
             self.nodes_refused.pop(news.object.name, None)
             self._cluster.nodes_deleted([news.object.name])
@@ -157,11 +161,13 @@ class Watches:
         self._changed()
 
     def _usable(self, read: ReadNode) -> Iterable[Any]:
-        self.nodes_refused.pop(read.name, None)
+        before = self.nodes_refused.pop(read.name, None)
         if read.node is not None:
             yield read.node
         elif read.problem is not None:
             self.nodes_refused[read.name] = read.problem.sentence
+            if read.problem.sentence != before:
+                LOG.warning("a node is not used: %s", read.problem.sentence, extra={"node": read.name})
 
     def _namespaces_arrived(self, news: Changed[_Object] | Relisted[_Object]) -> None:
         current = {each.metadata.name: each.metadata.labels or {} for each in _present(news)}

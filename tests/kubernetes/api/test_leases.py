@@ -167,6 +167,18 @@ def test_a_lease_that_is_not_renewed_is_taken_after_its_full_duration() -> None:
     run(use)
 
 
+def test_a_duration_that_is_not_whole_is_written_rounded_up() -> None:
+    """Else another process could take the lease while this one still holds it."""
+
+    async def use(leases: Leases, a: Process, _b: Process) -> None:
+        a.lease._duration_s, a.lease._renew_deadline_s = 2.4, 2.3
+        a.start()
+        await a.settled()
+        assert leases.spec["leaseDurationSeconds"] == 3
+
+    run(use)
+
+
 def test_a_paused_leader_is_fenced_before_it_can_do_anything() -> None:
     async def use(_leases: Leases, a: Process, b: Process) -> None:
         a.start()

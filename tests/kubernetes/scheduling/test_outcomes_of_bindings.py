@@ -40,7 +40,7 @@ class RecordedWrites:
     def look_again(self, pod: Pod) -> None:
         self.asked.append("look_again")
 
-    def try_later(self, pod: Pod) -> None:
+    def try_later(self, pod: Pod, message: str) -> None:
         self.asked.append("try_later")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -216,7 +217,7 @@ class Lease:
         transitions = 0 if seen is None else (seen.spec.leaseTransitions or 0) + (0 if is_mine else 1)
         record = LeaseRecord(
             holderIdentity=self.identity,
-            leaseDurationSeconds=max(1, round(self._duration_s)),
+            leaseDurationSeconds=max(1, math.ceil(self._duration_s)),
             acquireTime=(seen.spec.acquireTime or now) if is_mine and seen is not None else now,
             renewTime=now,
             leaseTransitions=transitions,

@@ -15,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from urllib.parse import quote
 
@@ -194,6 +195,10 @@ class Outbox:
         pod = self._pods.pop(uid, None)
         if pod is not None:
             pod.wanted = None
+
+    def holds(self, job: Job) -> bool:
+        """Whether its pod was not forgotten since the report was taken."""
+        return self._pods.get(job.pod.ref.uid) is job.pod
 
     def clear(self) -> None:
         """Forget all pods, and what was written about them."""
@@ -431,14 +436,16 @@ class Reporter:
         """Write the condition, then the event. Autoscalers need the condition; a lost event is not retried."""
         ref, report = job.pod.ref, job.report
         if report.node:
-            await self._write_event(ref, "Normal", "Scheduled", report.message)
+            await self._write_event(ref, "Normal", "Scheduled", report.message, self._allowed)
             return
+        allowed = partial(self._may_write, job)
         job.pod.since = job.pod.since or self._now()
         response = await self._send(
             "PATCH",
             f"/api/v1/namespaces/{quote(ref.namespace, '')}/pods/{quote(ref.name, '')}/status",
             condition_body(ref, report, job.pod.since),
             "application/strategic-merge-patch+json",
+            allowed,
         )
         if _is_gone(response):
             self._outbox.forget(ref.uid)
@@ -446,11 +453,13 @@ class Reporter:
         self._check(response, "patch pods/status")
         self._outbox.written(job, self._clock())
         try:
-            await self._write_event(ref, "Warning", "FailedScheduling", report.message)
+            await self._write_event(ref, "Warning", "FailedScheduling", report.message, allowed)
         except (ApiError, Unreachable, Fenced):
             self.errors += 1
 
-    async def _write_event(self, ref: PodRef, kind: str, reason: str, message: str) -> None:
+    async def _write_event(
+        self, ref: PodRef, kind: str, reason: str, message: str, allowed: Callable[[], bool] | None
+    ) -> None:
         """Create an event, or count its repetition."""
         folder = f"/api/v1/namespaces/{quote(ref.namespace, '')}/events"
         key = (ref.uid, reason, message)
@@ -458,7 +467,8 @@ class Reporter:
         if known is not None:
             name, count = known[0], known[1] + 1
             body = msgspec.json.encode({"count": count, "lastTimestamp": self._now()})
-            response = await self._send("PATCH", f"{folder}/{name}", body, "application/strategic-merge-patch+json")
+            kind_of_patch = "application/strategic-merge-patch+json"
+            response = await self._send("PATCH", f"{folder}/{name}", body, kind_of_patch, allowed)
             if response.status != 404:  # the server deletes events after an hour
                 self._check(response, "patch events")
                 self._keep_event(key, name, count)
@@ -466,7 +476,7 @@ class Reporter:
         self._events_made += 1
         name = f"{ref.name[:200].rstrip('.-')}.{int(self._wall_clock() * 1e9) + self._events_made:x}"
         body = event_body(ref, kind, reason, message, name, self._now(), self._component, self._instance)
-        response = await self._send("POST", folder, body, "application/json")
+        response = await self._send("POST", folder, body, "application/json", allowed)
         if response.status != 409:  # it was created by a try whose response was lost
             self._check(response, "create events")
         self._keep_event(key, name, 1)
@@ -479,11 +489,15 @@ class Reporter:
         if len(self._events) > self._events_max:
             self._events.popitem(last=False)
 
-    async def _send(self, method: str, path: str, body: bytes, content_type: str) -> Response:
+    async def _send(
+        self, method: str, path: str, body: bytes, content_type: str, allowed: Callable[[], bool] | None
+    ) -> Response:
         self.writes += 1
-        return await self._client.request(
-            method, path, None, body, content_type, timeout_s=TIMEOUT_S, allowed=self._allowed
-        )
+        return await self._client.request(method, path, None, body, content_type, timeout_s=TIMEOUT_S, allowed=allowed)
+
+    def _may_write(self, job: Job) -> bool:
+        """The fence of a report: a pod that was bound meanwhile must not be called pending."""
+        return (self._allowed is None or self._allowed()) and self._outbox.holds(job)
 
     def _check(self, response: Response, permission: str) -> None:
         """Raise what is worth a retry. Count, and log once, what the server refuses for good."""
