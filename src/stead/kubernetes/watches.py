@@ -183,19 +183,23 @@ class Watches:
 
     def _owners_arrived(self, kind: OwnerKind, news: Changed[_Object] | Relisted[_Object]) -> None:
         known = self._owners[kind]
-        touched: set[str] = set()
-        for namespace, name in _absent(news, known, _name_of):
-            del known[namespace, name]
-            if self._templates.owner_changed(kind, namespace, name, None):
-                touched.add(namespace)
+        touched: set[tuple[str, str]] = set()
+        for name in _absent(news, known, _name_of):
+            del known[name]
+            if self._templates.owner_changed(kind, *name, None):
+                touched.add(name)
         for each in _present(news):
-            namespace, name = _name_of(each)
-            known[namespace, name] = None
-            if self._templates.owner_changed(kind, namespace, name, each.spec.selector):
-                touched.add(namespace)
+            name = _name_of(each)
+            known[name] = None
+            if self._templates.owner_changed(kind, *name, each.spec.selector):
+                touched.add(name)
         if touched:
-            pods = self._cluster.pods.values()
-            self._read_again(pod for pod in pods if pod.namespace in touched and pod.depends_on_owners)
+            namespaces = {namespace for namespace, _ in touched}
+            pods = [pod for pod in self._cluster.pods.values() if pod.namespace in namespaces and pod.depends_on_owners]
+            if kind is not OwnerKind.SERVICE:  # a controller concerns only its own pods
+                owned = {(kind, *name) for name in touched}
+                pods = [pod for pod in pods if pod.template.controller in owned]
+            self._read_again(pods)
 
     def _read_again(self, pods: Iterable[Pod]) -> None:
         self._cluster.pods_changed([again for pod in list(pods) if (again := self._templates.reread(pod)) is not pod])
