@@ -112,7 +112,9 @@ def test_an_explanation_that_fails_leaves_the_first_sentence(monkeypatch: pytest
     assert asyncio.run(run()) == "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
 
-def test_a_binding_that_keeps_failing_is_tried_less_and_less_often_and_reported() -> None:
+def test_a_binding_that_keeps_failing_is_tried_less_and_less_often_and_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def run() -> tuple[list[float], list[str]]:
         scheduler = Scheduler(ApiClient(ApiConfig("127.0.0.1", 1)), Options())
         pauses: list[float] = []
@@ -121,8 +123,8 @@ def test_a_binding_that_keeps_failing_is_tried_less_and_less_often_and_reported(
         async def release(pod: Pod, seconds: float) -> None:
             pauses.append(seconds)
 
-        scheduler._release = release  # type: ignore[method-assign]
-        scheduler.reporter.pending = lambda ref, message, reason="": messages.append(message)  # type: ignore[method-assign]
+        monkeypatch.setattr(scheduler, "_release", release)
+        monkeypatch.setattr(scheduler.reporter, "pending", lambda pod, message, reason: messages.append(message))
         for _ in range(6):
             scheduler.try_later(pod("a"), "a webhook said no")
         await asyncio.gather(*scheduler._tasks)

@@ -38,10 +38,10 @@ from stead.language.nodes import NodeId
 
 LOG = logging.getLogger("stead.kubernetes")
 
-PLACED_AT_ONCE = 32
+PLACED_AT_ONCE = 8
 """How many pods a step places: few enough that the API server is never idle while they are decided."""
 
-QUEUED_MAX = 256
+QUEUED_MAX = 64
 """While more bindings than this wait to be sent, no further pods are placed."""
 
 TRY_LATER_S, TRY_LATER_S_MAX = 5.0, 60.0
