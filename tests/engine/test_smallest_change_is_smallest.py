@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from stead.engine.engine import Engine
 from stead.engine.explain.smallest_change import Drop, Edit, FreeUp, Tolerate, Widen, _ChangeSearch
+from stead.engine.explain.verdicts import refused_sets
 from stead.engine.facts import AskRunning, Fact, NodeJoined
 from stead.engine.settings import Settings
-from stead.engine.verdicts import refused_sets
 from stead.language.asks import Ask
 from tests.engine.edits import edited, edits_worth_a_try
 from tests.oracle import Oracle

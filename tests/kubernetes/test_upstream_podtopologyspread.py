@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stead.engine.explain.verdicts import refused_sets
 from stead.engine.facts import AskEnded
 from stead.engine.reasons import Skewed
-from stead.engine.verdicts import refused_sets
 from stead.kubernetes.fields import Fields
 from tests.kubernetes.upstream import LeftOut, Table, cluster, pending
 

@@ -27,6 +27,7 @@ from stead.engine.decisions import (
 )
 from stead.engine.explain.by_plugin import PluginRefusal, refusals_by_plugin
 from stead.engine.explain.explanations import Explanation, explain_group, explain_placed, explain_waiting
+from stead.engine.explain.verdicts import feasible, short_verdicts
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -54,7 +55,6 @@ from stead.engine.rules import dead_required_nodes
 from stead.engine.settings import DEFAULTS, Settings
 from stead.engine.shapes import Demand, Shape
 from stead.engine.timing.taint_times import TaintEnd
-from stead.engine.verdicts import feasible, short_verdicts
 from stead.engine.waiting import Item, Line, Sleeper
 from stead.errors import Invalid
 from stead.language.asks import Ask, AskId, Group, GroupId, PolicyName

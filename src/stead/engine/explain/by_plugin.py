@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from stead.engine.board import Board
+from stead.engine.explain.verdicts import refused_sets
 from stead.engine.fleet import Nodes
 from stead.engine.reasons import (
     ApartFromGroup,
@@ -33,7 +34,6 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.shapes import Demand
-from stead.engine.verdicts import refused_sets
 from stead.language.asks import Ask
 from stead.language.labels import NODE_NAME, Operator, Selector
 

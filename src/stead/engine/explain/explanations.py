@@ -16,12 +16,12 @@ from stead.engine.board import Board
 from stead.engine.decisions import Verdict
 from stead.engine.explain import wording
 from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Change, FreeUp, Uncordon, smallest_change
+from stead.engine.explain.verdicts import refused_sets, verdict
 from stead.engine.fleet import Fleet
 from stead.engine.groups.lifecycle import GroupRecord
 from stead.engine.groups.search import first_without_place, place_team
 from stead.engine.reasons import Reason
 from stead.engine.shapes import Shape
-from stead.engine.verdicts import refused_sets, verdict
 from stead.language.asks import Ask, AskId, Group
 from stead.language.nodes import NodeId
 

@@ -15,6 +15,7 @@ from itertools import combinations, product
 import numpy as np
 
 from stead.engine.board import Board
+from stead.engine.explain.verdicts import all_and_once
 from stead.engine.fleet import Nodes, rows_of
 from stead.engine.reasons import (
     Draining,
@@ -32,7 +33,6 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.shapes import Demand
-from stead.engine.verdicts import all_and_once
 from stead.engine.work import meant_by
 from stead.language.asks import Affinity, Ask, Choice, HostPort, Spread
 from stead.language.labels import ANYWHERE, IDENTITY_KEYS, Operator, Requirement, Selector

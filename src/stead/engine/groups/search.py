@@ -16,10 +16,10 @@ import numpy as np
 from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
 from stead.engine.decisions import Verdict
+from stead.engine.explain.verdicts import refused_sets, verdict
 from stead.engine.fleet import Nodes, RowSet, as_flags, from_flags
 from stead.engine.rules import KeepsStrategy, allowed
 from stead.engine.shapes import Demand, Shape
-from stead.engine.verdicts import refused_sets, verdict
 from stead.language.asks import Ask, AskId, GroupId, Strategy
 from stead.language.labels import NODE_ID
 
