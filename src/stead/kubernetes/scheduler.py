@@ -1,7 +1,7 @@
 """The scheduler process: watches in, `Controller.step()`, bindings and reports out, in one event loop.
 
-Rule: nothing is decided here. Everything runs in one thread, so a step never sees half an event. A step places a few
-hundred pods at most, so bindings are sent while the rest is decided. Every write passes the fence of the lease: a
+Rule: nothing is decided here. Everything runs in one thread, so a step never sees half an event. A step places only a
+few pods, so bindings are sent while the rest is decided. Every write passes the fence of the lease: a
 process that no longer holds it writes nothing. A standby watches too, and takes over with a new engine.
 """
 
