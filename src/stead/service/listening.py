@@ -2,7 +2,8 @@
 
 Rule: an idle connection never blocks another one. A client must send its headers and read its answers in time; the size
 of everything but the body is limited here. If there are too many connections, the service closes those that are needed
-least and accepts the new one. The guard limits the size and duration of a body.
+least and accepts the new one. The guard limits the size and duration of a body. A client that is refused while it sends
+gets the whole answer: the connection is closed only after the client has had time to read it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import gc
 import json
 import resource
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from httptools import HttpParserError, HttpParserUpgrade
@@ -24,6 +25,11 @@ from stead.service.guard import HEADERS_BYTES_MAX, HEADERS_MAX, TWO_LENGTHS
 
 HEADERS_S = 10.0
 READER_S = 30.0
+LINGER_S = 2.0
+LINGER_BYTES_MAX = 16 << 20
+"""How long, and how much, a refused client may still send before its connection is closed. A system that receives data
+on a closed connection resets it, and then the client loses an answer that it has not read yet."""
+
 CONNECTIONS_MAX = 1000
 PIPELINED_MAX = 16  # requests that wait for the previous answer; common clients send none
 
@@ -127,6 +133,9 @@ class Patient(HttpToolsProtocol):
     _waits_for_reader: asyncio.TimerHandle | None = None
     _beside_bodies = 0  # bytes of the current request that do not belong to its body
     _has_head = False
+    _has_message = True  # all of the current request has arrived
+    _lingers: asyncio.TimerHandle | None = None  # the answer is sent, and everything else is discarded
+    _discarded = 0
 
     def __init__(
         self,
@@ -151,13 +160,19 @@ class Patient(HttpToolsProtocol):
     # -- the connection
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, _Lingering(transport, self)))
         if self._places.add(self):
             self._wait()
         else:
-            self._close_with(FULL)
+            self.transport.write(FULL)
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        if self._lingers is not None:
+            self._discarded += len(data)
+            if self._discarded > LINGER_BYTES_MAX:
+                self.transport.abort()
+            return
         self._unset_keepalive_if_required()
         self._beside_bodies += len(data)
         try:
@@ -165,11 +180,11 @@ class Patient(HttpToolsProtocol):
         except HttpParserUpgrade:  # answered as if no other protocol was requested
             self.cycle.keep_alive = False
         except HttpParserError as error:
-            self._close_with(refusal("400 Bad Request", _sentence(error)))
+            self._refuse(refusal("400 Bad Request", _sentence(error)))
             return
         self._beside_bodies = max(0, self._beside_bodies)  # a body that arrived with its headers
         if self._beside_bodies > HEADERS_BYTES_MAX:
-            self._close_with(TOO_LONG)
+            self._refuse(TOO_LONG)
             return
         if self._is_asking():
             self._stop_waiting()  # a request has started
@@ -194,6 +209,8 @@ class Patient(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         self._stop_waiting_for_reader()
+        if self._lingers is not None:
+            self._lingers.cancel()
         self._places.remove(self)
         super().connection_lost(exc)
 
@@ -201,7 +218,7 @@ class Patient(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._has_head = False
+        self._has_head = self._has_message = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._has_head:  # trailers after a chunked body were not there when the guard checked
@@ -222,6 +239,7 @@ class Patient(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._beside_bodies = 0
+        self._has_message = True
         super().on_message_complete()
 
     # -- timeouts
@@ -243,9 +261,50 @@ class Patient(HttpToolsProtocol):
         if not self._is_asking():
             self.transport.close()
 
-    def _close_with(self, answer: bytes) -> None:
+    # -- refusals before a request has arrived
+
+    def _refuse(self, answer: bytes) -> None:
+        """Answer something that is not a valid request."""
         self.transport.write(answer)
+        self._has_message = False  # where it would end is unknown
         self.transport.close()
+
+    def linger(self, transport: asyncio.Transport) -> bool:
+        """Whether to close the connection later, because the client has not sent all of its request."""
+        if self._has_message or self._lingers is not None or transport.is_closing():
+            return False
+        if self._is_asking():  # a request whose answer is no longer sent
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.flow.resume_reading()
+        transport.write_eof()
+        self._lingers = self.loop.call_later(LINGER_S, transport.abort)
+        return True
+
+    @property
+    def is_lingering(self) -> bool:
+        return self._lingers is not None
+
+
+class _Lingering:
+    """A transport whose `close` waits until the client has read the answer, if the client is still sending."""
+
+    def __init__(self, transport: asyncio.Transport, connection: Patient) -> None:
+        self._transport, self._connection = transport, connection
+
+    def close(self) -> None:
+        if not self._connection.linger(self._transport):
+            self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._connection.is_lingering or self._transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if not self._connection.is_lingering:
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _sentence(error: BaseException) -> str:
