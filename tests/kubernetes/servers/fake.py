@@ -268,6 +268,12 @@ class FakeServer:
     async def _stop(self) -> None:
         if self._server is None:
             return
+        # A connection that asyncio is still setting up when the server is closed would never be closed itself.
+        for listening in self._server.sockets:
+            self._loop.remove_reader(listening)
+        accepting = asyncio.all_tasks() - {asyncio.current_task()}
+        if accepting:
+            await asyncio.wait(accepting, timeout=CALL_SECONDS_MAX / 2)
         self._server.close()
         self._hanging.clear()
         connections = list(self.connections)

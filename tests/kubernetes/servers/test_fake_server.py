@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
+import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import yaml
@@ -179,3 +183,27 @@ def test_thousands_of_nodes_are_loaded_at_once_and_listed_in_pages(server: FakeS
     assert not server.requests
     assert len(kubectl.list("Node", limit=500)) == 5001
     assert server.count("GET") == 11
+
+
+def test_connections_that_arrive_while_the_server_stops_are_closed() -> None:
+    """asyncio warns about each one that is not, and a warning fails a test."""
+    with FakeServer() as server:
+        is_over, opened = threading.Event(), []
+
+        def connect() -> None:
+            while not is_over.is_set():
+                with suppress(OSError):
+                    opened.append(socket.create_connection(("127.0.0.1", server.port)))
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        for _ in range(20):
+            server.stop_apiserver()
+            server.start_apiserver()
+        server.stop_apiserver()
+        is_over.set()
+        thread.join()
+        for one in opened:
+            one.close()
+        assert not server.connections
+    gc.collect()
