@@ -15,10 +15,10 @@ from stead.kubernetes.selecting import (
     DELETING,
     REQUIRED,
     NamespacesMissing,
-    affinities_of,
+    apart_of,
+    near_of,
     pod_selector_of,
     preferences_of,
-    required_pulls_of,
     selector_of,
     spreads_of,
     tolerations_of,
@@ -196,12 +196,12 @@ def test_required_affinity_is_towards_pods_that_match_every_term(
     terms: list[Fields], selector: Selector, topologies: tuple[str, ...], namespaces: frozenset[str] | None
 ) -> None:
     near = Affinity(selector, True, topologies, namespaces)
-    assert affinities_of({REQUIRED: terms}, None, "own", Labels(), NAMESPACES) == (near,)
+    assert near_of({REQUIRED: terms}, "own", Labels(), NAMESPACES)[0] == (near,)
 
 
 def test_of_required_anti_affinity_every_term_stands_alone() -> None:
     terms = [term("zone"), term("rack", namespaceSelector={}), term("zone", None), term("zone", {}, namespaces=["b"])]
-    assert affinities_of(None, {REQUIRED: terms}, "own") == (
+    assert apart_of({REQUIRED: terms}, "own") == (
         Affinity(WEB, False, ("zone",), None, symmetric=True),
         Affinity(WEB, False, ("rack",), frozenset(), symmetric=True),
         Affinity(ANYWHERE, False, ("zone",), frozenset({"b"}), symmetric=True),
@@ -210,12 +210,12 @@ def test_of_required_anti_affinity_every_term_stands_alone() -> None:
 
 def test_anti_affinity_towards_no_namespace_at_all_is_not_towards_all_of_them() -> None:
     nowhere = term(namespaceSelector={"matchLabels": {"team": "team9"}})
-    assert affinities_of(None, {REQUIRED: [nowhere]}, "own", Labels(), NAMESPACES) == ()
+    assert apart_of({REQUIRED: [nowhere]}, "own", Labels(), NAMESPACES) == ()
 
 
 def test_selecting_namespaces_needs_to_know_them() -> None:
     with pytest.raises(NamespacesMissing, match=r"team in \{team1\}"):
-        affinities_of({REQUIRED: [term(namespaceSelector={"matchLabels": {"team": "team1"}})]}, None, "own")
+        near_of({REQUIRED: [term(namespaceSelector={"matchLabels": {"team": "team1"}})]}, "own")
 
 
 def test_two_keys_must_both_be_shared_with_matching_pods() -> None:
@@ -238,14 +238,14 @@ def test_two_keys_must_both_be_shared_with_matching_pods() -> None:
     ],
 )
 def test_label_keys_of_the_pod_itself(more: Fields, expected: Selector) -> None:
-    (affinity,) = affinities_of({REQUIRED: [term(**more)]}, None, "own", Labels({"hash": "1"}))
+    (affinity,), _ = near_of({REQUIRED: [term(**more)]}, "own", Labels({"hash": "1"}))
     assert affinity.selector == expected
 
 
 def test_label_keys_that_the_api_server_wrote_out_stay_as_they_are() -> None:
     written = {"matchExpressions": [{"key": "hash", "operator": "In", "values": ["1"]}]}
     terms = [term(selector=written, matchLabelKeys=["hash"])]
-    (affinity,) = affinities_of({REQUIRED: terms}, None, "own", Labels({"hash": "changed"}))
+    (affinity,), _ = near_of({REQUIRED: terms}, "own", Labels({"hash": "changed"}))
     assert affinity.selector == pod_selector_of(written)
 
 
@@ -257,7 +257,7 @@ def test_pods_are_not_selected_by_number(operator: str) -> None:
 
 def test_each_required_term_of_a_placed_pod_pulls_alone() -> None:
     terms = [term("zone"), term("rack", {}, namespaces=["b"]), term("zone", None)]
-    assert required_pulls_of({REQUIRED: terms}, "own") == (
+    assert near_of({REQUIRED: terms}, "own")[1] == (
         Preference(Affinity(WEB, True, ("zone",)), 1),
         Preference(Affinity(ANYWHERE, True, ("rack",), frozenset({"b"})), 1),
     )

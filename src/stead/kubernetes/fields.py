@@ -42,9 +42,9 @@ def items_in(parent: Fields, name: str) -> Sequence[Any]:
 
 def parts_in(parent: Fields, name: str) -> list[Fields]:
     """The list of objects under `name`; null counts as an empty object."""
-    items = items_in(parent, name)
-    if not items:
+    if parent.get(name) is None:  # most fields are missing
         return []
+    items = items_in(parent, name)
     found = [{} if item is None else item for item in items]
     for item in found:
         if type(item) is not dict and not isinstance(item, Mapping):

@@ -11,6 +11,7 @@ from stead.kubernetes.fields import Fields, fields_in, items_in, labels_of, numb
 from stead.kubernetes.requesting import amounts_of, rounded
 from stead.kubernetes.selecting import effect_of
 from stead.language.nodes import Node
+from stead.language.resources import Resources
 from stead.language.taints import Taint
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable")
@@ -26,7 +27,7 @@ def node_of(node: Fields) -> Node:
     taints = [_taint(taint) for taint in parts_in(spec, "taints")]
     if spec.get("unschedulable"):
         taints.append(UNSCHEDULABLE)
-    capacity = rounded(amounts_of(fields_in(status, "allocatable")))
+    capacity = Resources(rounded(amounts_of(fields_in(status, "allocatable"))))
     return Node(
         name, capacity, labels_of(metadata), tuple(dict.fromkeys(taints)), name=name, images=node_images_of(status)
     )

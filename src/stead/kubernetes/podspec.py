@@ -21,10 +21,10 @@ from stead.kubernetes.selecting import (
     REQUIRED,
     Namespaces,
     NamespacesMissing,
-    affinities_of,
+    apart_of,
+    near_of,
     pod_preferences_of,
     preferences_of,
-    required_pulls_of,
     selector_of,
     spreads_of,
     tolerations_of,
@@ -137,10 +137,11 @@ def _others(
     if not near and not apart:
         return _Others()
     around = (namespace, labels, namespaces)
+    together, pulls = attempt(((), ()), near_of, near, *around)
     return _Others(
-        attempt((), affinities_of, near, None, *around) + attempt((), affinities_of, None, apart, *around),
-        attempt((), pod_preferences_of, near, None, *around) + attempt((), pod_preferences_of, None, apart, *around),
-        attempt((), required_pulls_of, near, *around),
+        together + attempt((), apart_of, apart, *around),
+        attempt((), pod_preferences_of, near, True, *around) + attempt((), pod_preferences_of, apart, False, *around),
+        pulls,
     )
 
 

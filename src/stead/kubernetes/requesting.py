@@ -40,9 +40,9 @@ def amounts_of(quantities: Fields, lenient: bool = False) -> Units:
     return found
 
 
-def rounded(amounts: Mapping[str, int]) -> Resources:
+def rounded(amounts: Mapping[str, int]) -> Units:
     """The amounts, rounded up: CPU to thousandths, everything else to whole numbers."""
-    return Resources({name: -(-amount // step) * step for name, amount in amounts.items() for step in (_step(name),)})
+    return {name: -(-amount // step) * step for name, amount in amounts.items() for step in (_step(name),)}
 
 
 def _step(name: str) -> int:
@@ -77,7 +77,7 @@ def needs_of(spec: Fields, lenient: bool = False) -> tuple[Resources, Resources]
     if all(missing.keys() <= requested.keys() for _, requested in (*containers, *inits)):
         return requests, NOTHING
     assumed = rounded(_total(containers, inits, whole, overhead, missing))
-    more = {name: assumed.get(name) - requests.get(name) for name in (CPU, MEMORY)}
+    more = {name: assumed.get(name, 0) - requests.get(name) for name in (CPU, MEMORY)}
     return requests, Resources({name: min(amount, AMOUNT_MAX) for name, amount in more.items()})
 
 

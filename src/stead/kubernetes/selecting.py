@@ -175,57 +175,48 @@ def _toleration(toleration: Fields) -> Toleration:
 # -- other pods
 
 
-def affinities_of(
-    pod_affinity: Fields | None,
-    pod_anti_affinity: Fields | None,
-    namespace: str,
-    labels: Mapping[str, str] = EMPTY,
-    namespaces: Namespaces | None = None,
-) -> tuple[Affinity, ...]:
-    """Required pod affinity and anti-affinity of a pod with these labels (from `labels_of`); all must be satisfied.
+def near_of(
+    pod_affinity: Fields, namespace: str, labels: Mapping[str, str] = EMPTY, namespaces: Namespaces | None = None
+) -> tuple[tuple[Affinity, ...], tuple[Preference, ...]]:
+    """Required pod affinity of a pod with these labels (from `labels_of`), and what it means for later pods.
 
-    Another pod counts for affinity only if it matches every term, so the terms become one `Affinity`. Each term of
-    anti-affinity becomes its own, symmetric `Affinity`; a term that can match no pod is left out. `namespaces` are the
-    current ones: when they change, convert terms that select namespaces by label again.
+    Another pod counts only if it matches every term, so the terms become one `Affinity`. In kube-scheduler, a pod that
+    others need nearby is also drawn to them: once this pod is placed, each of its terms adds to the score of the pods
+    that match it. `namespaces` are the current ones: when they change, convert terms that select namespaces by label
+    again.
     """
-    near = [_PodTerm(term, namespace, labels, namespaces) for term in parts_in(pod_affinity or {}, REQUIRED)]
-    apart = [_PodTerm(term, namespace, labels, namespaces) for term in parts_in(pod_anti_affinity or {}, REQUIRED)]
-    found = [_affinity(near, namespace, near=True)] if near else []
-    found += [_affinity([term], namespace, near=False, symmetric=True) for term in apart]
-    return tuple(affinity for affinity in found if affinity.near or affinity.selector != NOWHERE)
+    terms = [_PodTerm(term, namespace, labels, namespaces) for term in parts_in(pod_affinity, REQUIRED)]
+    if not terms:
+        return (), ()
+    required = _affinity(terms, namespace, near=True)
+    each = [required] if len(terms) == 1 else [_affinity([term], namespace, near=True) for term in terms]
+    return (required,), tuple(Preference(one, REQUIRED_PULL) for one in each if one.selector != NOWHERE)
+
+
+def apart_of(
+    pod_anti_affinity: Fields, namespace: str, labels: Mapping[str, str] = EMPTY, namespaces: Namespaces | None = None
+) -> tuple[Affinity, ...]:
+    """Required pod anti-affinity. Each term is its own, symmetric `Affinity`; one that can match no pod is left out."""
+    terms = [_PodTerm(term, namespace, labels, namespaces) for term in parts_in(pod_anti_affinity, REQUIRED)]
+    found = [_affinity([term], namespace, near=False, symmetric=True) for term in terms]
+    return tuple(affinity for affinity in found if affinity.selector != NOWHERE)
 
 
 def pod_preferences_of(
-    pod_affinity: Fields | None,
-    pod_anti_affinity: Fields | None,
+    affinity: Fields,
+    near: bool,
     namespace: str,
     labels: Mapping[str, str] = EMPTY,
     namespaces: Namespaces | None = None,
 ) -> tuple[Preference, ...]:
-    """Preferred pod affinity and anti-affinity. Every term must parse; terms with weight 0 are left out."""
+    """Preferred pod affinity, or anti-affinity. Every term must parse; terms with weight 0 are left out."""
     found = []
-    for side, near in ((pod_affinity or {}, True), (pod_anti_affinity or {}, False)):
-        for weighted in parts_in(side, PREFERRED):
-            term = _PodTerm(fields_in(weighted, "podAffinityTerm"), namespace, labels, namespaces)
-            affinity = _affinity([term], namespace, near=near)
-            if weighted.get("weight") and affinity.selector != NOWHERE:
-                found.append(Preference(affinity, weighted["weight"]))
+    for weighted in parts_in(affinity, PREFERRED):
+        term = _PodTerm(fields_in(weighted, "podAffinityTerm"), namespace, labels, namespaces)
+        preferred = _affinity([term], namespace, near=near)
+        if weighted.get("weight") and preferred.selector != NOWHERE:
+            found.append(Preference(preferred, weighted["weight"]))
     return tuple(found)
-
-
-def required_pulls_of(
-    pod_affinity: Fields | None,
-    namespace: str,
-    labels: Mapping[str, str] = EMPTY,
-    namespaces: Namespaces | None = None,
-) -> tuple[Preference, ...]:
-    """What the required pod affinity of a placed pod adds to the score of later pods: each term alone, with weight 1.
-
-    In kube-scheduler, a pod that others need nearby is also drawn to them.
-    """
-    terms = [_PodTerm(term, namespace, labels, namespaces) for term in parts_in(pod_affinity or {}, REQUIRED)]
-    found = [_affinity([term], namespace, near=True) for term in terms]
-    return tuple(Preference(each, REQUIRED_PULL) for each in found if each.selector != NOWHERE)
 
 
 class _PodTerm:

@@ -133,8 +133,7 @@ class Template:
         "strict",
     )
 
-    def __init__(self, source: bytes, default_spreads: DefaultSpreads) -> None:
-        pod = _pod_in(source)
+    def __init__(self, source: bytes, pod: Fields, default_spreads: DefaultSpreads) -> None:
         self.source = source
         """These bytes: a JSON list of the namespace, whether the pod is being deleted, labels, policy, owner references
         and the cleared spec. So a template can be translated again at any time, without the pod."""
@@ -261,11 +260,12 @@ class Templates:
         policy = annotations and annotations.policy
         parts = (namespace, is_deleting, metadata.labels, policy, metadata.owner_references, spec)
         source = ENCODER.encode(parts)
-        template = self._templates.get(source)
+        template, pod = self._templates.get(source), None
         if template is None:
-            template = Template(source, self._default_spreads)
+            pod = _pod_in(source)
+            template = Template(source, pod, self._default_spreads)
             self._templates.put(source, template)
-        translation = self._translation(template, self._is_lenient(node_name, scheduler_name))
+        translation = self._translation(template, self._is_lenient(node_name, scheduler_name), pod)
         key = f"{namespace}/{metadata.name}"
         return Pod(
             key,
@@ -289,8 +289,8 @@ class Templates:
 
     # -- translating
 
-    def _translation(self, template: Template, lenient: bool) -> _Translation:
-        """The translation of a template by what is known now."""
+    def _translation(self, template: Template, lenient: bool, pod: Fields | None = None) -> _Translation:
+        """The translation of a template by what is known now. `pod` is what its bytes say, if that is at hand."""
         if template.depends_on_namespaces and template.namespaces_version != self._namespaces_version:
             template.strict = template.lenient = None
         if template.depends_on_owners and not self._owners.is_current(
@@ -302,17 +302,17 @@ class Templates:
         if found is None:
             template.namespaces_version = self._namespaces_version
             template.stamp = self._owners.stamp(template.namespace, template.controller)
-            found = template.strict = self._translated(template, lenient=False)
+            found = template.strict = self._translated(pod or _pod_in(template.source), lenient=False)
         if not lenient or found.problem is None:
             return found
         if template.lenient is None:
-            template.lenient = self._translated(template, lenient=True)
+            template.lenient = self._translated(pod or _pod_in(template.source), lenient=True)
         return template.lenient
 
-    def _translated(self, template: Template, lenient: bool) -> _Translation:
+    def _translated(self, pod: Fields, lenient: bool) -> _Translation:
         try:
             ask = ask_of(
-                _pod_in(template.source),
+                pod,
                 self._namespaces,
                 policy=self._policy,
                 owners=self._owners,
@@ -332,6 +332,8 @@ class Templates:
         """The same ask made of parts that equal asks share. So templates that differ only in a label stay small."""
         for name, setter in _SETTERS.items():
             part = getattr(ask, name)
+            if not part:  # most parts are empty, and an empty part needs no memory
+                continue
             shared = self._parts.get(part)
             if shared is None:
                 self._parts.put(part, part)

@@ -8,7 +8,7 @@ selector without terms matches nothing. Dialects that differ are translated wher
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar, overload
@@ -164,6 +164,19 @@ class Labels(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._map)
+
+    # Mapping has these too, but far slower.
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._map
+
+    def keys(self) -> KeysView[str]:
+        """The keys, sorted."""
+        return self._map.keys()
+
+    def items(self) -> ItemsView[str, str]:
+        """Keys with their values, sorted by key."""
+        return self._map.items()
 
     def __hash__(self) -> int:
         if self._hash is None:
@@ -336,9 +349,10 @@ class Selector:
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        terms = tuple(dict.fromkeys(tuple(dict.fromkeys(t)) for t in self.terms))
-        # A term that matches everything makes the others redundant, so "anywhere" has one form.
-        object.__setattr__(self, "terms", ((),) if () in terms else terms)
+        if len(self.terms) != 1 or len(self.terms[0]) > 1:
+            terms = tuple(dict.fromkeys(tuple(dict.fromkeys(t)) for t in self.terms))
+            # A term that matches everything makes the others redundant, so "anywhere" has one form.
+            object.__setattr__(self, "terms", ((),) if () in terms else terms)
         object.__setattr__(self, "_hash", hash(self.terms))
 
     @staticmethod

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, overload
 
 from stead.errors import Invalid
@@ -71,7 +72,12 @@ def units(amount: object, what: str = "an amount") -> int:
         if amount > 0 and result == 0:
             raise Invalid(f"{what} is {amount!r}, but the smallest amount is 0.0001")
     else:
-        result = _from_text(str(amount), what)
+        found = _from_text(str(amount))
+        if found is None:
+            raise Invalid(
+                f"{what} {str(amount)!r} is not a quantity; good values are '2', '0.5', '500m', '2Gi' and '1e3'"
+            )
+        result = found
     if result < 0:
         raise Invalid(f"{what} must not be negative, but is {amount!r}; a good value is 0.5")
     if result > AMOUNT_MAX:
@@ -79,10 +85,12 @@ def units(amount: object, what: str = "an amount") -> int:
     return result
 
 
-def _from_text(text: str, what: str) -> int:
+@lru_cache(4096)
+def _from_text(text: str) -> int | None:
+    """Units, or None if it is not a quantity. A cluster uses few different texts, and thousands of times."""
     found = _QUANTITY.fullmatch(text.strip())
     if found is None:
-        raise Invalid(f"{what} {text!r} is not a quantity; good values are '2', '0.5', '500m', '2Gi' and '1e3'")
+        return None
     number, suffix = Decimal(found["number"]), found["suffix"] or ""
     if suffix in _SUFFIX:
         number *= _SUFFIX[suffix]
@@ -196,6 +204,19 @@ class Resources(Mapping[str, int]):
 
     def __len__(self) -> int:
         return len(self._map)
+
+    # Mapping has these too, but far slower.
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._map
+
+    def keys(self) -> KeysView[str]:
+        """The names of the resources, sorted."""
+        return self._map.keys()
+
+    def items(self) -> ItemsView[str, int]:
+        """Names with their units, sorted by name."""
+        return self._map.items()
 
     def __hash__(self) -> int:
         if self._hash is None:
