@@ -125,10 +125,10 @@ class Domains(NamedTuple):
         return np.append(sums, sums.dtype.type(0))[self.numbers]  # -1 is the last entry
 
     def present(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which domains have one of these rows."""
+        """Which domains have one of these rows; the last entry is for rows without the key."""
         found = np.zeros(self.size + 1, np.bool_)
         found[self.numbers[flags]] = True  # -1 is the last entry
-        return found[: self.size]
+        return found
 
     def nodes_of(self, chosen: NDArray[np.bool_]) -> Nodes:
         """All nodes of the chosen domains."""

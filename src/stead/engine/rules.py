@@ -13,8 +13,6 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from stead.engine.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
 from stead.engine.fleet import Fleet, Nodes, from_flags
 from stead.engine.reasons import (
@@ -223,8 +221,7 @@ class NotSkewed:
         meant = meant_by(self.spread.selector, None, self.kind[0])
         domains = fleet.domain_column(key)
         found = world.work.counts_by_domain(meant, domains, self._eligible(world))
-        is_enough = np.count_nonzero(found.is_present) >= self.spread.min_domains
-        least = found.counts.min(where=found.is_present, initial=_MANY) if is_enough else 0
+        least = found.least if len(found.present) >= self.spread.min_domains else 0
         itself = 1 if meant.includes(self.kind) else 0
         is_full = found.counts + (itself - least) > self.spread.max_skew
         lacking = fleet.alive & ~fleet.with_key.map.get(key, 0)
@@ -237,9 +234,6 @@ class NotSkewed:
         for key in self.keys:
             nodes &= fleet.with_key.map.get(key, 0)
         return nodes & allowed((ToleratesTaints(self.tolerations),), world) if self.spread.by_taints else nodes
-
-
-_MANY = np.iinfo(np.int64).max // 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,18 +133,20 @@ class View:
         self._keepers = -1
 
     def refresh(self, world: World) -> bool:
-        """Recompute if a column that a rule or preference reads has changed. Returns whether it did."""
+        """Recompute if a column that a rule or preference reads has changed. Returns whether the result may differ."""
         fleet = world.fleet
         if self._stamp is not None and self._size == fleet.size and fleet.stamp(self._columns) == self._stamp:
             return False
-        self.nodes = allowed(self.demand.rules.before_amounts, world)
-        self.worth = None if self.demand.is_kube else self._preferences(world)
-        self.flags = as_flags(self.nodes, fleet.size)
+        nodes = allowed(self.demand.rules.before_amounts, world)
+        is_new = nodes != self.nodes or self._size != fleet.size or not self.demand.is_kube
+        if is_new:
+            self.nodes, self.flags = nodes, as_flags(nodes, fleet.size)
+            self.worth = None if self.demand.is_kube else self._preferences(world)
         keepers = world.work.keeper_changes
         if self._keepers != keepers:  # nothing else changes what the rules read
             self._columns, self._keepers = self.demand.reads(world.work), keepers
         self._stamp, self._size = fleet.stamp(self._columns), fleet.size
-        return True
+        return is_new
 
     def _preferences(self, world: World) -> Amounts | None:
         worth = self.demand.preferences(world)

@@ -425,14 +425,19 @@ class Work:
 class DomainCounts:
     """Counts in the domains of a label key, on the rows `nodes` only. Never write to it."""
 
-    __slots__ = ("_nodes", "counts", "domains", "is_present")
+    __slots__ = ("_nodes", "counts", "domains", "present")
 
     def __init__(self, domains: Domains, nodes: Nodes, column: Amounts) -> None:
         inside = as_flags(nodes, len(column))
         self.domains, self._nodes = domains, nodes
         self.counts: Amounts = domains.sums(np.where(inside, column, 0))
-        self.is_present = domains.present(inside)
-        """Which domains have one of the rows."""
+        self.present = np.flatnonzero(domains.present(inside)[: domains.size])
+        """The numbers of the domains that have one of the rows."""
+
+    @property
+    def least(self) -> int:
+        """The smallest count of a domain that has one of the rows; 0 if there is none."""
+        return int(self.counts[self.present].min()) if len(self.present) else 0
 
     def is_of(self, domains: Domains, nodes: Nodes) -> bool:
         return self.domains is domains and self._nodes == nodes

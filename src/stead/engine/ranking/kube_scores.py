@@ -118,13 +118,16 @@ class KubeStanding:
         changed = None if is_new_static or len(self._base) != fleet.extent else fleet.touched.since(self._seen)
         rows = None if changed is None else dict.fromkeys(changed)
         if rows is None or len(rows) > REPAIRED_MAX:
-            self._fits, self._base = self._fitting(fleet), self._scores(fleet)
+            self._fits, self._base, is_new_mask = self._fitting(fleet), self._scores(fleet), True
         else:
             for row in rows:
-                self._fits[row], self._base[row] = self._room(fleet, row) > 0, self._score(fleet, row, 0)
+                fits = self._room(fleet, row) > 0
+                is_new_mask |= fits != self._fits.item(row)
+                self._fits[row], self._base[row] = fits, self._score(fleet, row, 0)
         self._seen = end
-        self.nodes = self._view.nodes
-        self._feasible = self._fits & self._view.flags[: fleet.extent]
+        if is_new_mask:
+            self.nodes = self._view.nodes
+            self._feasible = self._fits & self._view.flags[: fleet.extent]
         self._parts = self._normalised(world, self._feasible)
         pulls = world.work.pulls(self.demand.kind)
         if self._pulling is not pulls:
@@ -282,14 +285,15 @@ class KubeStanding:
             by_key[pull.topology] = by_key.get(pull.topology, 0) + pull.weight * counted.counts
         if not by_key:
             return None
+        columns = [(fleet.domain_column(key), sums) for key, sums in by_key.items()]
+        if len(columns) == 1:  # equal for all rows of a domain, so it is computed once for each domain
+            domains, sums = columns[0]
+            score = _between(np.append(sums, 0), domains.present(feasible))
+            return None if score is None else score[domains.numbers]
         found = np.zeros(fleet.extent, np.int64)
-        for key, sums in by_key.items():
-            found += fleet.domain_column(key).spread_out(sums)
-        least = int(np.where(feasible, found, _INT_MAX).min(initial=_INT_MAX))
-        most = int(np.where(feasible, found, -_INT_MAX).max(initial=-_INT_MAX))
-        if most <= least:
-            return None
-        return (float(SCORE_MAX) * ((found - least) / float(most - least))).astype(np.int64)
+        for domains, sums in columns:
+            found += domains.spread_out(sums)
+        return _between(found, feasible)
 
     def _evenness(self, world: World, feasible: NDArray[np.bool_]) -> Amounts | None:
         """PodTopologySpread: less matching work in the domains of a node is better."""
@@ -308,8 +312,6 @@ class KubeStanding:
             else:
                 counted = world.work.counts_by_domain(matching, domains, carrying & self._included(world, spread))
                 size = int(np.count_nonzero(domains.present(scored)))
-                if not domains.are_everywhere:
-                    size += bool((scored & (domains.numbers < 0)).any())
                 weighted = domains.spread_out(counted.counts * math.log(size + 2))
             weighted += float(spread.max_skew - 1)
             raw += weighted if domains.are_everywhere else np.where(domains.numbers >= 0, weighted, 0.0)
@@ -384,6 +386,15 @@ class KubeStanding:
 
 
 _INT_MAX = int(np.iinfo(np.int64).max)
+
+
+def _between(column: Amounts, where: NDArray[np.bool_]) -> Amounts | None:
+    """Each value's position between the least and the greatest of those at `where`; None if these are all equal."""
+    least = int(np.where(where, column, _INT_MAX).min(initial=_INT_MAX))
+    most = int(np.where(where, column, -_INT_MAX).max(initial=-_INT_MAX))
+    if most <= least:
+        return None
+    return (float(SCORE_MAX) * ((column - least) / float(most - least))).astype(np.int64)
 
 
 def _most(column: Amounts | None, where: NDArray[np.bool_]) -> int:
