@@ -15,12 +15,14 @@ from stead.engine.decisions import Decision, Verdict, Waiting
 from stead.engine.engine import Engine
 from stead.errors import Unwritable
 from stead.kubernetes import scheduler as module
+from stead.kubernetes.api.binding import BindResult, Outcome
 from stead.kubernetes.api.config import ApiConfig
 from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.podspec import node_of
 from stead.kubernetes.scheduler import Options, Scheduler
 from stead.kubernetes.templates import Pod, Templates
 from tests.kubernetes import objects
+from tests.kubernetes.api.servers import Server, always, ended, forever, refusal, until
 
 
 class Failing(Controller):
@@ -154,3 +156,52 @@ def test_the_reason_of_pods_that_were_placed_meanwhile_is_not_written(monkeypatc
         return found
 
     assert asyncio.run(run()) == []
+
+
+def test_the_lease_has_connections_of_its_own() -> None:
+    """So it is renewed also while all others are busy."""
+
+    async def run() -> int:
+        async with Server(always(refusal(500))) as busy, Server(always(refusal(500))) as own:
+            client, lease_client = ApiClient(busy.config()), ApiClient(own.config())
+            scheduler = Scheduler(client, Options(lease=("stead-system", "stead")), lease_client)
+            assert scheduler.lease is not None
+            task = asyncio.create_task(scheduler.lease.run(lambda: None, lambda: None))
+            await until(lambda: own.requests)
+            await ended(task)
+            await lease_client.close()
+            await client.close()
+            return len(busy.requests)
+
+    assert asyncio.run(run()) == 0
+
+
+def test_while_bindings_pile_up_nothing_is_decided_and_nothing_is_forgotten() -> None:
+    """No binding gets an answer. Pods that arrive meanwhile are placed when there is room."""
+
+    async def run() -> tuple[int, int]:
+        async with Server(forever) as server:
+            client = ApiClient(server.config())
+            scheduler = Scheduler(client, Options(in_flight_max=8))
+            scheduler.cluster.nodes_changed([node_of(objects.node("n1", cpu="1000", pods="1000"))])
+            scheduler.cluster.pods_changed([pod(f"a-{number}") for number in range(300)])
+            scheduler._lead()
+            running = asyncio.create_task(scheduler._until_stopped([]))
+            await until(lambda: scheduler._is_full)
+            scheduler.cluster.pods_changed([pod("late")])
+            scheduler._news_arrived()
+            await a_turn()
+            assert scheduler.controller is not None
+            queued, placed = scheduler.binder.queued, len(scheduler.controller.engine.placed)
+            scheduler.binder._queue.clear()  # as if they were sent
+            scheduler._bound(BindResult("default", "a-0", "uid-a-0", "n1", Outcome.BOUND, "", 0.0))
+            await until(lambda: scheduler.controller and len(scheduler.controller.engine.placed) > placed)
+            scheduler.stop()
+            await asyncio.wait_for(running, 30)
+            await scheduler.binder.close()
+            await client.close()
+            return queued, placed
+
+    queued, placed = asyncio.run(run())
+    assert module.QUEUED_MAX < queued <= module.QUEUED_MAX + module.PLACED_AT_ONCE
+    assert placed < 300

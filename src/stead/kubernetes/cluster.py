@@ -70,6 +70,8 @@ class KubeCluster:
         self._reported: dict[PodKey, Reported] = {}
         self._pods_of: dict[NodeId, set[PodKey]] = {}
         self._binding: dict[PodKey, str] = {}  # with the uid of the pod, until the watch shows its node
+        self._pending: set[PodKey] = set()  # reported, without a node
+        self._gated: set[PodKey] = set()
         self._unschedulable: set[PodKey] = set()
         self._refused: set[PodKey] = set()  # pods with a problem that was reported
         self._facts: list[Fact] = []
@@ -114,6 +116,10 @@ class KubeCluster:
                 self.pods_deleted([pod.key])
                 continue
             self.pods[pod.key] = pod
+            if pod.is_gated and pod.scheduler_name in self.names:
+                self._gated.add(pod.key)
+            elif self._gated:
+                self._gated.discard(pod.key)
             if pod.node_name:
                 self._pods_of.setdefault(pod.node_name, set()).add(pod.key)
             self._report(pod)
@@ -125,6 +131,7 @@ class KubeCluster:
                 continue
             self._forget(key)
             self._binding.pop(key, None)
+            self._gated.discard(key)
             self._refused.discard(key)
             self.writes.forget(pod)
             if pod.node_name:
@@ -182,6 +189,7 @@ class KubeCluster:
         """The next facts describe the whole cluster, for a new engine."""
         self._reported.clear()
         self._binding.clear()
+        self._pending.clear()
         self._unschedulable.clear()
         self._refused.clear()
         self._facts = [NodeJoined(node) for node in self.nodes.values()]
@@ -206,9 +214,11 @@ class KubeCluster:
             return  # a change of a pod that is being bound counts only if the binding fails
         elif before is None:
             self._reported[pod.key] = Reported(pod, None)
+            self._pending.add(pod.key)
             self._facts.append(AskSubmitted(pod.ask))
         elif before.pod.ask != pod.ask or before.node is not None:
             self._reported[pod.key] = Reported(pod, None)
+            self._pending.add(pod.key)
             self._facts += (AskEnded(pod.key), AskSubmitted(pod.ask))
 
     def _report_placed(self, pod: Pod, before: Reported | None) -> None:
@@ -226,6 +236,7 @@ class KubeCluster:
         elif before.pod.ask != pod.ask:
             self._facts.append(AskEnded(pod.key))
         self._reported[pod.key] = Reported(pod, node)
+        self._pending.discard(pod.key)
         self._facts.append(AskRunning(pod.ask, node))
 
     def _is_ours(self, pod: Pod) -> bool:
@@ -234,6 +245,7 @@ class KubeCluster:
     def _forget(self, key: PodKey) -> None:
         reported = self._reported.pop(key, None)
         if reported is not None:
+            self._pending.discard(key)
             self._unschedulable.discard(key)
             self.writes.forget(reported.pod)
             self._facts.append(AskEnded(key))
@@ -290,7 +302,6 @@ class KubeCluster:
 
     def queues(self) -> dict[str, int]:
         """How many pods of these schedulers wait: to be tried, for a change of the cluster, or for their gates."""
-        pending = sum(reported.node is None for reported in self._reported.values())
-        gated = sum(pod.is_gated and pod.scheduler_name in self.names for pod in self.pods.values())
         waiting = len(self._unschedulable)
-        return {"active": max(pending - len(self._binding) - waiting, 0), "unschedulable": waiting, "gated": gated}
+        active = len(self._pending) - len(self._binding) - waiting
+        return {"active": max(active, 0), "unschedulable": waiting, "gated": len(self._gated)}

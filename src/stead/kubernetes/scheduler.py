@@ -41,8 +41,9 @@ LOG = logging.getLogger("stead.kubernetes")
 PLACED_AT_ONCE = 8
 """How many pods a step places: few enough that the API server is never idle while they are decided."""
 
-QUEUED_MAX = 64
-"""While more bindings than this wait to be sent, no further pods are placed."""
+QUEUED_MAX, QUEUED_MIN = 64, 16
+"""When more bindings than the first number wait to be sent, no further pods are placed until only the second number
+waits: a step for every binding that is done would cost more than the decisions."""
 
 TRY_LATER_S, TRY_LATER_S_MAX = 5.0, 60.0
 """How long a pod whose binding failed keeps its place before it is placed again; twice as long after each failure."""
@@ -102,7 +103,7 @@ class Scheduler:
         self.templates = Templates(
             options.names, options.policy, options.default_spreads, has_solver=solver.found() is not None
         )
-        self.watches = Watches(client, self.cluster, self.templates, self._wake_up)
+        self.watches = Watches(client, self.cluster, self.templates, self._news_arrived)
         self.lease: Lease | None = None
         if options.lease is not None:
             self.lease = Lease(lease_client or client, *options.lease, options.identity, *options.lease_times)
@@ -117,7 +118,10 @@ class Scheduler:
         self.controller: Controller | None = None
         """None while this process is not the leader, or has not listed everything yet."""
         self._journal: Journal | None = None
-        self._wake = asyncio.Event()
+        self._pause: asyncio.Future[None] | None = None
+        """Set while the loop sleeps."""
+        self._is_full = False
+        """Whether bindings pile up, so that no pods are placed."""
         self._stopping = asyncio.Event()
         self._is_leader = self.lease is None
         self._to_explain: OrderedDict[object, deque[Pod]] = OrderedDict()
@@ -139,7 +143,7 @@ class Scheduler:
             if not await self._all_listed(background[0]):
                 return
             LOG.info("listed", extra={"nodes": len(self.cluster.nodes), "pods": len(self.cluster.pods)})
-            _calm_the_collector()
+            calm_the_collector()
             if self.lease is None:
                 self._lead()
             else:
@@ -161,7 +165,7 @@ class Scheduler:
     def stop(self) -> None:
         """Finish what was decided, and end `run`."""
         self._stopping.set()
-        self._wake.set()
+        self._wake_up()
 
     @property
     def is_leader(self) -> bool:
@@ -179,9 +183,7 @@ class Scheduler:
                 watching.result()
             if self._stopping.is_set():
                 return False
-            self._wake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), 0.1)
+            await self._sleep(0.1)
         return True
 
     async def _until_stopped(self, background: Sequence[asyncio.Task[None]]) -> None:
@@ -200,17 +202,34 @@ class Scheduler:
 
     async def _until_due(self) -> None:
         """Sleep until something arrives or is due."""
-        self._wake.clear()
-        if self.cluster.has_facts and self._may_decide and not self._is_failing:
+        if self._is_full:
+            await self._sleep(1.0)  # `_bound` ends it
+        elif self.cluster.has_facts and self._may_decide and not self._is_failing:
             await asyncio.sleep(0)
-            return
-        moment = self.controller.next_moment if self.controller is not None and self._may_decide else None
-        left = 1.0 if moment is None or self._is_failing else min(max(moment - time.time(), PAUSE_MIN_S), 1.0)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), left)
+        else:
+            moment = self.controller.next_moment if self.controller is not None and self._may_decide else None
+            left = 1.0 if moment is None or self._is_failing else min(max(moment - time.time(), PAUSE_MIN_S), 1.0)
+            await self._sleep(left)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep until `_wake_up`, at most this long. `asyncio.wait_for` would create a task each time."""
+        loop = asyncio.get_running_loop()
+        self._pause = loop.create_future()
+        timer = loop.call_later(seconds, self._wake_up)
+        try:
+            await self._pause
+        finally:
+            timer.cancel()
+            self._pause = None
 
     def _wake_up(self) -> None:
-        self._wake.set()
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+
+    def _news_arrived(self) -> None:
+        """A watch has reported something. If bindings pile up, that is taken in the next step."""
+        if not self._is_full:
+            self._wake_up()
 
     # -- leading
 
@@ -231,7 +250,7 @@ class Scheduler:
         self._is_leader = True
         self.cluster.start_over()
         self.controller = Controller(self.cluster, engine, self._journal, self.tally)
-        self._wake.set()
+        self._wake_up()
         LOG.info("scheduling", extra={"scheduler": ",".join(self._options.names), "policy": self._options.policy})
 
     async def _lead_again(self) -> None:
@@ -255,7 +274,7 @@ class Scheduler:
     @property
     def _may_decide(self) -> bool:
         """Whether a step is of use now: this process leads, and the bindings do not pile up."""
-        return self.controller is not None and self.binder.queued <= QUEUED_MAX and self._may_write()
+        return self.controller is not None and not self._is_full and self._may_write()
 
     def _step(self) -> bool:
         """Decide once. Returns whether there may be more to decide."""
@@ -263,6 +282,7 @@ class Scheduler:
         if controller is None:
             self.cluster.facts()  # a new leader begins with all facts, so a standby keeps none
             return False
+        self._is_full = self.binder.queued > (QUEUED_MIN if self._is_full else QUEUED_MAX)
         if not self._may_decide:
             return False
         began = time.perf_counter()
@@ -339,7 +359,8 @@ class Scheduler:
             )
         if self.controller is not None:
             self.cluster.bound(result)
-        self._wake.set()
+        if not self._is_full or self.binder.queued <= QUEUED_MIN:
+            self._wake_up()
 
     async def _read(self, pod: Pod) -> None:
         """Read a pod whose binding did not succeed."""
@@ -358,12 +379,12 @@ class Scheduler:
                 LOG.exception("cannot read a pod again", extra={"pod": pod.key})
                 found = pod
         self.cluster.read_again(pod, found)
-        self._wake.set()
+        self._wake_up()
 
     async def _release(self, pod: Pod, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self.cluster.released(pod)
-        self._wake.set()
+        self._wake_up()
 
     # -- why pods are pending
 
@@ -399,7 +420,7 @@ def _ref(pod: Pod) -> PodRef:
     return PodRef(pod.namespace, pod.name, pod.uid)
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """Pods and nodes live long: look at them rarely."""
     gc.collect()
     gc.freeze()

@@ -247,8 +247,12 @@ class Board:
         """The next responses by the last word of the path: status, events."""
         self.clock = ManualClock()
         self.is_leader = True
+        self.answers = asyncio.Event()
+        """Cleared while the server does not respond."""
+        self.answers.set()
 
     async def answer(self, request: Request, _writer: asyncio.StreamWriter) -> bytes:
+        await self.answers.wait()
         word = "events" if "/events" in request.path else "status"
         failures = self.failures.get(word)
         return failures.pop(0) if failures else reply(200, {})
@@ -448,6 +452,20 @@ def test_nothing_is_written_behind_a_closed_fence_and_a_new_leader_reports_again
         reporter.clear()
         reporter.pending(POD, "no cpu")
         await until(lambda: len(server.requests) == 2)
+
+    run(use)
+
+
+def test_a_pod_that_is_bound_while_its_condition_is_written_gets_no_event() -> None:
+    async def use(board: Board, server: Server, reporter: Reporter) -> None:
+        board.answers.clear()
+        reporter.pending(POD, "no cpu")
+        await until(lambda: server.requests)
+        reporter.forget(POD.uid)
+        board.answers.set()
+        reporter.pending(pod(1), "no cpu")
+        await until(lambda: ("POST", "default/events") in brief(server))
+        assert brief(server) == [("PATCH", "web-1/status"), ("PATCH", "pod-1/status"), ("POST", "default/events")]
 
     run(use)
 
