@@ -1,8 +1,9 @@
 """`make bench-kube`: the Kubernetes scheduler on a real API server, beside the ceiling of the same run.
 
-Rule: the ceiling is the same binder with decisions made beforehand, on the same server, just before each measurement.
-Pods are created first and then the scheduler is started. Both are measured from the first binding to the last. Only
-ratios of one run mean something: API server, etcd, scheduler and this program share the machine's cores.
+Rule: the ceiling is the same binder with decisions made beforehand, on the same server, measured next to the scheduler
+in every round: before it in one round, after it in the next. Pods are created first and then the scheduler is started.
+Both are measured from the first binding to the last. Only ratios of one run mean something: API server, etcd, scheduler
+and this program share the machine's cores.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,14 +29,21 @@ from rich.table import Table
 from tests.kubernetes import objects as o
 from tests.kubernetes.servers.real import RealServer
 
+from stead.engine.decisions import Placed
+from stead.engine.engine import Engine
+from stead.engine.facts import AskRunning, AskSubmitted, ClockAdvanced, Fact, NodeJoined
+from stead.engine.settings import Settings
 from stead.kubernetes.api.binding import Binder, BindResult, Outcome
 from stead.kubernetes.api.config import load
 from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.nodes import node_of
+from stead.kubernetes.scheduler import PLACED_AT_ONCE, calm_the_collector
+from stead.kubernetes.templates import Templates
 
 RESULTS = Path(__file__).resolve().parent / "kube_results.json"
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
-PODS = 3_000
+PODS, READ_PODS = 3_000, 2_000
 ROUNDS = int(os.environ.get("STEAD_BENCH_ROUNDS", "3"))
 STEADY_PODS, STEADY_RATE = 1_500, 150.0
 FULL_NODES, FULL_PODS = 5_000, 20_000
@@ -57,6 +65,8 @@ class Measured:
     bound: float
     decision_ms: float
     cpu_ms: float
+    ratios: tuple[float, ...] = ()
+    """The ratios of all rounds; the other fields are those of the round in the middle."""
 
     @property
     def ratio(self) -> float:
@@ -212,7 +222,7 @@ class Running:
                 looks.append((now, bound))
             if now > deadline:
                 raise SystemExit(f"only {bound} of {count} pods were bound in {seconds:g} s: {self.logs[-5:]}")
-            time.sleep(0.05)
+            time.sleep(0.1)  # each look costs the scheduler and this program about 3 ms
 
     def cpu_s(self) -> float:
         ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -249,33 +259,89 @@ def clear(kubectl: o.Kubectl, namespace: str) -> None:
 
 
 def measure(server: RealServer, kubectl: o.Kubectl, nodes: int, name: str, spec: Callable[[str], Object]) -> Measured:
-    """The median of several rounds; in each, the ceiling comes just before the scheduler."""
+    """The round with the median ratio."""
     count = min(PODS, nodes * 3 // 4) if name == "anti-affinity" else PODS  # the nodes without a taint
-    rounds = [_round(server, kubectl, nodes, name, count, spec, number) for number in range(ROUNDS)]
-    return sorted(rounds, key=lambda each: each.ratio)[ROUNDS // 2]
+    rounds = []
+    for number in range(ROUNDS):
+        slug = f"{name.replace(' ', '-')}-{number}"
+
+        def at_most(namespace: str = f"ceiling-{slug}") -> float:
+            return ceiling(server, kubectl, namespace, count, nodes)
+
+        most = at_most() if number % 2 == 0 else 0.0
+        bound, decision_ms, cpu_ms = _scheduled(server, kubectl, slug, count, spec)
+        rounds.append(Measured(nodes, name, count, round(most or at_most()), round(bound), decision_ms, cpu_ms))
+    rounds.sort(key=lambda each: each.ratio)
+    return replace(rounds[ROUNDS // 2], ratios=tuple(round(each.ratio, 3) for each in rounds))
 
 
-def _round(
-    server: RealServer,
-    kubectl: o.Kubectl,
-    nodes: int,
-    name: str,
-    count: int,
-    spec: Callable[[str], Object],
-    number: int,
-) -> Measured:
-    slug = f"{name.replace(' ', '-')}-{number}"
-    most = ceiling(server, kubectl, f"ceiling-{slug}", count, nodes)
-    kubectl.create(o.namespace(slug))
-    kubectl.create_many(pods_of(slug, count, spec(slug)))
+def _scheduled(
+    server: RealServer, kubectl: o.Kubectl, namespace: str, count: int, spec: Callable[[str], Object]
+) -> tuple[float, float, float]:
+    """Pods a second, and for each pod the time of its decision and the scheduler's CPU time, both in ms."""
+    kubectl.create(o.namespace(namespace))
+    kubectl.create_many(pods_of(namespace, count, spec(namespace)))
     with running(server) as scheduler:
         bound = scheduler.wait_until_bound(count)
-        decision = scheduler.metric(
+        decision_s = scheduler.metric(
             'scheduler_scheduling_attempt_duration_seconds_sum{profile="stead",result="scheduled"}'
         )
-        cpu = scheduler.cpu_s()
-    clear(kubectl, slug)
-    return Measured(nodes, name, count, round(most), round(bound), 1e3 * decision / count, 1e3 * cpu / count)
+        cpu_s = scheduler.cpu_s()
+    clear(kubectl, namespace)
+    return bound, 1e3 * decision_s / count, 1e3 * cpu_s / count
+
+
+def reading() -> dict[str, float]:
+    """CPU time to read a line of a watch, in microseconds: of a pod whose template is known, and of pods of each
+    workload whose template is not."""
+    calm_the_collector()  # as the scheduler does
+    found: dict[str, float] = {}
+    for name, spec in workloads().items():
+        same = [_line(f"pod-{i}", "app", spec) for i in range(READ_PODS)]
+        different = [_line("pod", f"app-{i}", spec) for i in range(READ_PODS)]
+        found["known"] = max(found.get("known", 0.0), _reading_us(same))
+        found[name] = _reading_us(different)
+    return found
+
+
+def _line(name: str, app: str, spec: Callable[[str], Object]) -> bytes:
+    pod = o.pod(name, labels={"app": app}, **spec(app))
+    pod["metadata"] |= {"uid": name, "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return json.dumps({"type": "ADDED", "object": {**pod, "status": {"phase": "Pending"}}}).encode()
+
+
+def _reading_us(lines: Sequence[bytes]) -> float:
+    """The best of three tries."""
+    took = []
+    for _ in range(3):
+        templates, began = Templates(), time.process_time()
+        for line in lines:
+            templates.decode_event(line)
+        took.append(time.process_time() - began)
+    return round(1e6 * min(took) / len(lines), 1)
+
+
+def deciding(count: int) -> dict[str, float]:
+    """CPU time of the engine to decide a pod of each workload on this many nodes, in microseconds, in the scheduler's
+    steps: the bindings of a step are facts of the next one. In the runs with a server, the time of a decision also has
+    the time in which other processes use the cores."""
+    joined = [NodeJoined(node_of(node)) for node in fleet(count)]
+    found: dict[str, float] = {}
+    for name, spec in workloads().items():
+        templates, pods = Templates(), pods_of(name.replace(" ", "-"), PODS, spec(name.replace(" ", "-")))
+        read = [templates.decode_pod(json.dumps(pod).encode()).ask for pod in pods]
+        asks = {ask.id: ask for ask in read if ask is not None}
+        engine = Engine(Settings(patience=None, placed_at_once=PLACED_AT_ONCE))
+        engine.apply(ClockAdvanced(1.0), *joined, *map(AskSubmitted, asks.values()))
+        engine.decide()  # the first step builds its columns
+        placed, began = 0, time.process_time()
+        facts: list[Fact] = [ClockAdvanced(1.0)]
+        while facts:
+            engine.apply(*facts)
+            facts = [AskRunning(asks[each.ask], each.node) for each in engine.decide() if isinstance(each, Placed)]
+            placed += len(facts)
+        found[name] = round(1e6 * (time.process_time() - began) / placed, 1)
+    return found
 
 
 def steady(server: RealServer, kubectl: o.Kubectl) -> dict[str, float]:
@@ -332,7 +398,10 @@ def main(words: Sequence[str]) -> None:
     console = Console(width=120)
     sizes = [int(word) for word in words if word.isdecimal()] or [1_000, 5_000]
     chosen = {name: spec for name, spec in workloads().items() if not words or name.replace(" ", "-") in words}
-    results: Object = {"cores": os.cpu_count(), "rounds": ROUNDS, "workloads": []}
+    results: Object = {"cores": os.cpu_count(), "rounds": ROUNDS, "reading_us": reading(), "workloads": []}
+    console.print("reading a pod, in microseconds:", results["reading_us"])
+    results["deciding_us"] = {str(nodes): deciding(nodes) for nodes in sizes}
+    console.print("deciding a pod, in microseconds:", results["deciding_us"])
     table = Table(
         "nodes", "workload", "pods", "ceiling/s", "bound/s", "of ceiling", "of kube-scheduler", "decision ms", "CPU ms"
     )
@@ -343,7 +412,7 @@ def main(words: Sequence[str]) -> None:
             for name, spec in chosen.items():
                 console.print(f"{nodes:,} nodes: {name}")
                 found = measure(server, kubectl, nodes, name, spec)
-                console.print(f"  {found.bound:,.0f} of {found.ceiling:,.0f} pods/s")
+                console.print(f"  {found.bound:,.0f} of {found.ceiling:,.0f} pods/s; of the ceiling: {found.ratios}")
                 results["workloads"].append({**asdict(found), "ratio": round(found.ratio, 3)})
                 known = KUBE_SCHEDULER.get(name) if nodes == 5_000 else None
                 times = f"{found.bound / known[1]:.1f}-{found.bound / known[0]:.1f}x" if known else ""
