@@ -132,14 +132,12 @@ class Domains(NamedTuple):
 
     def nodes_of(self, chosen: NDArray[np.bool_]) -> Nodes:
         """All nodes of the chosen domains."""
-        if not chosen.any():
-            return 0
         if self.size > NODES_PER_DOMAIN_MAX:
             return from_flags(np.append(chosen, False)[self.numbers])
         if not self.nodes:
             self.nodes.extend(from_flags(self.numbers == number) for number in range(self.size))
         found = 0
-        for number in np.flatnonzero(chosen).tolist():
+        for number in chosen.nonzero()[0].tolist():
             found |= self.nodes[number]
         return found
 

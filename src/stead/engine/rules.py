@@ -223,7 +223,7 @@ class NotSkewed:
         found = world.work.counts_by_domain(meant, domains, self._eligible(world))
         least = found.least if len(found.present) >= self.spread.min_domains else 0
         itself = 1 if meant.includes(self.kind) else 0
-        is_full = found.counts + (itself - least) > self.spread.max_skew
+        is_full = found.counts > self.spread.max_skew + least - itself
         lacking = fleet.alive & ~fleet.with_key.map.get(key, 0)
         yield Skewed(self.spread), lacking | domains.nodes_of(is_full) & fleet.alive
 

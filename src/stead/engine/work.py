@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice, starmap
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -69,7 +70,9 @@ class Matching:
         return ids_named(self.selector)
 
 
+@lru_cache(4096)
 def meant_by(selector: Selector, namespaces: frozenset[str] | None, own_namespace: str) -> Matching:
+    """What a selector over work matches, for an ask in this namespace."""
     return Matching(selector, frozenset({own_namespace}) if namespaces is None else namespaces)
 
 
@@ -437,7 +440,7 @@ class DomainCounts:
     @property
     def least(self) -> int:
         """The smallest count of a domain that has one of the rows; 0 if there is none."""
-        return int(self.counts[self.present].min()) if len(self.present) else 0
+        return int(np.minimum.reduce(self.counts[self.present])) if len(self.present) else 0
 
     def is_of(self, domains: Domains, nodes: Nodes) -> bool:
         return self.domains is domains and self._nodes == nodes

@@ -8,6 +8,7 @@ normalised over the candidates, so they are computed again when the candidates c
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
 from stead.engine.change_log import IMAGES, NODES, PULLS, TAINTS, Column
-from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags
+from stead.engine.fleet import Domains, Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.ranking.policies import Dice
 from stead.engine.rules import ToleratesTaints, World, allowed
 from stead.engine.shapes import Demand, View
@@ -38,6 +39,9 @@ SCALES = ((CPU, UNIT // 1000), (MEMORY, UNIT))
 REPAIRED_MAX = 8
 """After more changed rows than this, all rows are computed again."""
 
+Rows = Collection[int] | None
+"""A few rows; None for all of them."""
+
 
 class SoftSpread(NamedTuple):
     """A preferred spread with what it counts."""
@@ -59,12 +63,15 @@ class KubeStanding:
         "_needs",
         "_parts",
         "_prefers",
+        "_present",
         "_pulling",
         "_pulls",
+        "_ranks",
         "_seen",
         "_spreads",
         "_stamp",
         "_static",
+        "_static_columns",
         "_static_stamp",
         "_view",
         "demand",
@@ -95,8 +102,14 @@ class KubeStanding:
         self._fits: NDArray[np.bool_] = np.empty(0, np.bool_)
         self._feasible = self._fits
         self._base: Amounts = self.keys
+        self._ranks: Amounts = self.keys
+        """The keys as if all rows were candidates."""
+        self._present: dict[str, tuple[Domains, NDArray[np.intp]]] = {}
+        """For topology keys: the numbers of the domains that have a candidate."""
         self._images: Amounts | None = None
         self._static: tuple[Amounts | None, Amounts | None] = None, None
+        keys = sorted({key for want, _ in self._prefers for key in want.keys})
+        self._static_columns = (NODES, TAINTS, IMAGES, *(Column("label", key) for key in keys))
         self._static_stamp: tuple[int, ...] | None = None
         self._parts: Amounts | None = None
         self._pulling: tuple[Pull, ...] | None = None
@@ -107,34 +120,65 @@ class KubeStanding:
     # -- keeping up
 
     def refresh(self, world: World) -> None:
-        """Update the keys for what changed since the last call."""
+        """Update the keys for what changed since the last call; row by row where only few rows changed."""
         fleet = world.fleet
-        end = fleet.touched.end
         is_new_mask = self._view.refresh(world)
         is_new_static = self._refresh_static(fleet)
-        stamp = fleet.stamp(self._columns)
+        stamp, end = fleet.stamp(self._columns), fleet.touched.end
         if not (is_new_mask or is_new_static or self._seen < end or stamp != self._stamp):
             return
-        changed = None if is_new_static or len(self._base) != fleet.extent else fleet.touched.since(self._seen)
-        rows = None if changed is None else dict.fromkeys(changed)
-        if rows is None or len(rows) > REPAIRED_MAX:
-            self._fits, self._base, is_new_mask = self._fitting(fleet), self._scores(fleet), True
-        else:
-            for row in rows:
-                fits = self._room(fleet, row) > 0
-                is_new_mask |= fits != self._fits.item(row)
-                self._fits[row], self._base[row] = fits, self._score(fleet, row, 0)
+        touched = None if is_new_static or len(self._base) != fleet.extent else fleet.touched.since(self._seen)
+        changed = self._repair_scores(fleet, touched)
         self._seen = end
-        if is_new_mask:
-            self.nodes = self._view.nodes
-            self._feasible = self._fits & self._view.flags[: fleet.extent]
-        self._parts = self._normalised(world, self._feasible)
-        pulls = world.work.pulls(self.demand.kind)
-        if self._pulling is not pulls:
-            self._pulling, self._columns = pulls, self._reads(world)
-        self._stamp = fleet.stamp(self._columns)
-        total = self._base if self._parts is None else self._base + self._parts
-        self.keys = np.where(self._feasible, -total, REFUSED)
+        moved = self._repair_candidates(fleet, changed)
+        if moved is None or moved or is_new_static or stamp != self._stamp:
+            before, self._parts = self._parts, self._normalised(world, self._feasible)
+            changed = changed if before is self._parts else None
+            pulls = world.work.pulls(self.demand.kind)
+            if self._pulling is not pulls:
+                self._pulling, self._columns = pulls, self._reads(world)
+            self._stamp = fleet.stamp(self._columns)
+        self._rank(changed, moved)
+
+    def _repair_scores(self, fleet: Fleet, touched: list[int] | None) -> Rows:
+        """Update the scores that need no other node, and where the demand fits, for the rows whose amounts changed."""
+        rows = None if touched is None else dict.fromkeys(touched)
+        if rows is None or len(rows) > REPAIRED_MAX:
+            self._fits, self._base = self._fitting(fleet), self._scores(fleet)
+            return None
+        for row in rows:
+            self._fits[row], self._base[row] = self._fits_in(fleet, row), self._score(fleet, row, 0)
+        return rows
+
+    def _repair_candidates(self, fleet: Fleet, changed: Rows) -> Rows:
+        """Update the candidates. Returns the rows that became one or are no longer one."""
+        flags, before, self.nodes = self._view.flags, self.nodes, self._view.nodes
+        switched = before ^ self.nodes
+        if changed is None or switched.bit_count() > REPAIRED_MAX:
+            self._feasible = self._fits & flags[: fleet.extent]
+            self._present.clear()
+            return None
+        moved: dict[int, None] = {}
+        for row in (*changed, *rows_of(switched)):
+            is_candidate = self._fits.item(row) and flags.item(row)
+            if is_candidate != self._feasible.item(row):
+                self._feasible[row], moved[row] = is_candidate, None
+        if moved:
+            self._present.clear()
+        return moved
+
+    def _rank(self, changed: Rows, moved: Rows) -> None:
+        """Update the keys of rows whose scores changed, and of rows that became a candidate or are no longer one."""
+        if changed is None:
+            self._ranks = -self._base if self._parts is None else -self._base - self._parts
+        else:
+            for row in changed:
+                self._ranks[row] = -self._base.item(row) - (0 if self._parts is None else self._parts.item(row))
+        if changed is None or moved is None:
+            self.keys = np.where(self._feasible, self._ranks, REFUSED)
+        else:
+            for row in (*changed, *moved):
+                self.keys[row] = self._ranks.item(row) if self._feasible.item(row) else REFUSED
 
     def _reads(self, world: World) -> tuple[Column, ...]:
         """What the scores depend on that is normalised over the candidates, besides the candidates."""
@@ -151,8 +195,7 @@ class KubeStanding:
 
     def _refresh_static(self, fleet: Fleet) -> bool:
         """Update the scores that depend on nodes alone. Returns whether they may have changed."""
-        keys = sorted({key for want, _ in self._prefers for key in want.keys})
-        stamp = *fleet.stamp((NODES, TAINTS, IMAGES, *(Column("label", key) for key in keys))), fleet.extent
+        stamp = *fleet.stamp(self._static_columns), fleet.extent
         if stamp == self._static_stamp:
             return False
         self._static_stamp = stamp
@@ -285,15 +328,26 @@ class KubeStanding:
             by_key[pull.topology] = by_key.get(pull.topology, 0) + pull.weight * counted.counts
         if not by_key:
             return None
-        columns = [(fleet.domain_column(key), sums) for key, sums in by_key.items()]
-        if len(columns) == 1:  # equal for all rows of a domain, so it is computed once for each domain
-            domains, sums = columns[0]
-            score = _between(np.append(sums, 0), domains.present(feasible))
+        if len(by_key) == 1:  # equal for all rows of a domain, so it is computed once for each domain
+            [(key, sums)] = by_key.items()
+            domains = fleet.domain_column(key)
+            padded = np.zeros(domains.size + 1, np.int64)  # the last entry is for rows without the key
+            padded[:-1] = sums
+            score = _between(padded, padded[self._present_in(key, domains, feasible)])
             return None if score is None else score[domains.numbers]
         found = np.zeros(fleet.extent, np.int64)
-        for domains, sums in columns:
-            found += domains.spread_out(sums)
-        return _between(found, feasible)
+        for key, sums in by_key.items():
+            found += fleet.domain_column(key).spread_out(sums)
+        return _between(found, found[feasible])
+
+    def _present_in(self, key: str, domains: Domains, feasible: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """The numbers of the domains that have one of these rows; the last number is for rows without the key."""
+        if feasible is not self._feasible:
+            return np.flatnonzero(domains.present(feasible))
+        known = self._present.get(key)
+        if known is None or known[0] is not domains:
+            known = self._present[key] = domains, np.flatnonzero(domains.present(feasible))
+        return known[1]
 
     def _evenness(self, world: World, feasible: NDArray[np.bool_]) -> Amounts | None:
         """PodTopologySpread: less matching work in the domains of a node is better."""
@@ -311,7 +365,7 @@ class KubeStanding:
                 weighted = world.work.counts(matching, fleet.extent) * math.log(size + 2)
             else:
                 counted = world.work.counts_by_domain(matching, domains, carrying & self._included(world, spread))
-                size = int(np.count_nonzero(domains.present(scored)))
+                size = len(self._present_in(spread.topology, domains, scored))
                 weighted = domains.spread_out(counted.counts * math.log(size + 2))
             weighted += float(spread.max_skew - 1)
             raw += weighted if domains.are_everywhere else np.where(domains.numbers >= 0, weighted, 0.0)
@@ -370,6 +424,9 @@ class KubeStanding:
                     keys = np.where(feasible, -(base if parts is None else base + parts), REFUSED)
         return rows
 
+    def _fits_in(self, fleet: Fleet, row: int) -> bool:
+        return all(fleet.amount(resource).fitting(need).item(row) >= need for resource, need in self.demand.needs)
+
     def _room(self, fleet: Fleet, row: int) -> int:
         return min((fleet.amount(resource).room(row, need) for resource, need in self.demand.needs), default=1 << 60)
 
@@ -380,18 +437,19 @@ class KubeStanding:
 
     def worth(self, rows: list[int]) -> list[int]:
         """kube-scheduler's score of each of these rows, without what is the same for all candidates."""
-        total = self._base if self._parts is None else self._base + self._parts
-        found: list[int] = total[rows].tolist()
+        found: list[int] = (-self._ranks[rows]).tolist()
         return found
 
 
 _INT_MAX = int(np.iinfo(np.int64).max)
 
 
-def _between(column: Amounts, where: NDArray[np.bool_]) -> Amounts | None:
-    """Each value's position between the least and the greatest of those at `where`; None if these are all equal."""
-    least = int(np.where(where, column, _INT_MAX).min(initial=_INT_MAX))
-    most = int(np.where(where, column, -_INT_MAX).max(initial=-_INT_MAX))
+def _between(column: Amounts, among: Amounts) -> Amounts | None:
+    """The position of each value of a column between the least and the greatest of some of them, from 0 to 100; None if
+    these are equal."""
+    if not len(among):
+        return None
+    least, most = int(np.minimum.reduce(among)), int(np.maximum.reduce(among))
     if most <= least:
         return None
     return (float(SCORE_MAX) * ((column - least) / float(most - least))).astype(np.int64)

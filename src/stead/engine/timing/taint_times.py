@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from stead.engine.board import Board
 from stead.engine.decisions import Evicted, TaintExpired
 from stead.engine.facts import NodeTainted
+from stead.engine.fleet import Nodes
 from stead.engine.sharing import Shelf
 from stead.engine.timing.timers import Timers
 from stead.engine.work import Placement
@@ -119,7 +120,7 @@ class TaintTimes:
 
     def all_placed(self, ids: Iterable[AskId], now: float) -> None:
         """The same for many asks; fast if no node has such a taint."""
-        if any(taint.effect is Effect.NO_EXECUTE for taint in self._board.fleet.taints.map):
+        if self._board.fleet.about_taints("evicting", _any_evicts):
             for id in ids:
                 self.placed(self._board.work.placements.map[id], now)
 
@@ -152,3 +153,7 @@ class TaintTimes:
         if what in self._ends.read(node):
             self._ends.drop(node, what)
         self._timers.taint_ends.drop(node, what)
+
+
+def _any_evicts(taints: Iterable[tuple[Taint, Nodes]]) -> bool:
+    return any(taint.effect is Effect.NO_EXECUTE for taint, _ in taints)
