@@ -1,9 +1,9 @@
 """`make bench-kube`: the Kubernetes scheduler on a real API server, beside the ceiling of the same run.
 
-Rule: the ceiling is the same binder with decisions made beforehand, on the same server, measured next to the scheduler
-in every round: before it in one round, after it in the next. Pods are created first and then the scheduler is started.
-Both are measured from the first binding to the last. Only ratios of one run mean something: API server, etcd, scheduler
-and this program share the machine's cores.
+Rule: the ceiling is the same binder with decisions made beforehand, on the same server, measured before or after the
+scheduler each time. Pods are created first and then the scheduler is started. Both are measured from the first binding
+to the last. Only ratios of one run mean something: API server, etcd, scheduler and this program share the machine's
+cores. Single runs differ by a third, so medians of several rounds are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,7 +43,7 @@ from stead.kubernetes.templates import Templates
 RESULTS = Path(__file__).resolve().parent / "kube_results.json"
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
-PODS, READ_PODS = 3_000, 2_000
+PODS, READ_PODS = 6_000, 2_000
 ROUNDS = int(os.environ.get("STEAD_BENCH_ROUNDS", "3"))
 STEADY_PODS, STEADY_RATE = 1_500, 150.0
 FULL_NODES, FULL_PODS = 5_000, 20_000
@@ -60,20 +60,28 @@ class Measured:
 
     nodes: int
     workload: str
-    pods: int
     ceiling: float
+    """The median of all ceilings with this number of nodes."""
     bound: float
+    """The median of all rounds, as the fields that follow."""
     decision_ms: float
     cpu_ms: float
-    ratios: tuple[float, ...] = ()
-    """The ratios of all rounds; the other fields are those of the round in the middle."""
+    rounds: list[int]
+    """Pods a second in each round."""
 
     @property
     def ratio(self) -> float:
         return self.bound / self.ceiling
 
 
-def workloads() -> dict[str, Callable[[str], Object]]:
+Workloads = dict[str, Callable[[str], Object]]
+
+
+def plain(_name: str) -> Object:
+    return {}
+
+
+def workloads() -> Workloads:
     """The extra fields of the pods' specs, for pods with the label app=NAME."""
 
     def app(name: str) -> Object:
@@ -87,7 +95,7 @@ def workloads() -> dict[str, Callable[[str], Object]]:
         "preferredDuringSchedulingIgnoredDuringExecution",
     )
     return {
-        "plain": lambda name: {},
+        "plain": plain,
         "required": lambda name: {
             "affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": [term("disk", "In", "ssd")]}}},
             "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "batch", "effect": "NoSchedule"}],
@@ -125,15 +133,19 @@ def fleet(count: int) -> list[Object]:
     return found
 
 
-def pods_of(namespace: str, count: int, spec: Object, scheduler: str = "stead") -> list[Object]:
-    labels = {"app": namespace}
-    return [o.pod(f"pod-{i}", namespace, scheduler, labels=labels, **spec) for i in range(count)]
+def pods_of(
+    namespace: str, count: int, spec: Callable[[str], Object], scheduler: str = "stead", app: str = ""
+) -> list[Object]:
+    """Pods of one app, by default with the name of the namespace."""
+    app = app or namespace
+    more, labels = spec(app), {"app": app}
+    return [o.pod(f"{app}-pod-{i}", namespace, scheduler, labels=labels, **more) for i in range(count)]
 
 
-def ceiling(server: RealServer, kubectl: o.Kubectl, namespace: str, count: int, nodes: int) -> float:
-    """Bindings a second of the scheduler's own binder, with nothing to decide."""
+def ceiling(server: RealServer, kubectl: o.Kubectl, namespace: str, nodes: int) -> float:
+    """Bindings a second of the scheduler's own binder, with nothing to decide and nothing to watch."""
     kubectl.create(o.namespace(namespace))
-    kubectl.create_many(pods_of(namespace, count, {}, "nobody"))
+    kubectl.create_many(pods_of(namespace, PODS, plain, "nobody"))
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kubectl.list("Pod", namespace, limit=1000)}
     script = [sys.executable, "-m", "benchmarks.kube", "ceiling", str(server.kubeconfig_path), namespace, str(nodes)]
     done = subprocess.run(script, input=json.dumps(uids), capture_output=True, text=True, check=True)
@@ -222,7 +234,7 @@ class Running:
                 looks.append((now, bound))
             if now > deadline:
                 raise SystemExit(f"only {bound} of {count} pods were bound in {seconds:g} s: {self.logs[-5:]}")
-            time.sleep(0.1)  # each look costs the scheduler and this program about 3 ms
+            time.sleep(0.2)  # each look costs the scheduler and this program about 3 ms
 
     def cpu_s(self) -> float:
         ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
@@ -258,35 +270,46 @@ def clear(kubectl: o.Kubectl, namespace: str) -> None:
         time.sleep(0.05)
 
 
-def measure(server: RealServer, kubectl: o.Kubectl, nodes: int, name: str, spec: Callable[[str], Object]) -> Measured:
-    """The round with the median ratio."""
-    count = min(PODS, nodes * 3 // 4) if name == "anti-affinity" else PODS  # the nodes without a taint
-    rounds = []
+def measure(server: RealServer, kubectl: o.Kubectl, nodes: int, chosen: Workloads, console: Console) -> list[Measured]:
+    """All workloads on one server, several rounds of each, and the ceiling before or after every one of them."""
+    ceilings: list[float] = []
+    rounds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in chosen}
     for number in range(ROUNDS):
-        slug = f"{name.replace(' ', '-')}-{number}"
-
-        def at_most(namespace: str = f"ceiling-{slug}") -> float:
-            return ceiling(server, kubectl, namespace, count, nodes)
-
-        most = at_most() if number % 2 == 0 else 0.0
-        bound, decision_ms, cpu_ms = _scheduled(server, kubectl, slug, count, spec)
-        rounds.append(Measured(nodes, name, count, round(most or at_most()), round(bound), decision_ms, cpu_ms))
-    rounds.sort(key=lambda each: each.ratio)
-    return replace(rounds[ROUNDS // 2], ratios=tuple(round(each.ratio, 3) for each in rounds))
+        for place, (name, spec) in enumerate(chosen.items()):
+            slug = f"{name.replace(' ', '-')}-{number}"
+            is_first = (number + place) % 2 == 0
+            if is_first:
+                ceilings.append(ceiling(server, kubectl, f"ceiling-{slug}", nodes))
+            apps = -(-PODS // (nodes * 3 // 4)) if name == "anti-affinity" else 1  # each has a node for each pod
+            rounds[name].append(_scheduled(server, kubectl, slug, apps, spec))
+            if not is_first:
+                ceilings.append(ceiling(server, kubectl, f"ceiling-{slug}", nodes))
+            console.print(f"  {slug}: {rounds[name][-1][0]:,.0f} pods/s; ceiling {ceilings[-1]:,.0f}")
+    most = round(median(ceilings))
+    found = []
+    for name, each in rounds.items():
+        bound, decision_ms, cpu_ms = map(median, zip(*each, strict=True))
+        found.append(Measured(nodes, name, most, round(bound), decision_ms, cpu_ms, [round(one[0]) for one in each]))
+    return found
 
 
 def _scheduled(
-    server: RealServer, kubectl: o.Kubectl, namespace: str, count: int, spec: Callable[[str], Object]
+    server: RealServer, kubectl: o.Kubectl, namespace: str, apps: int, spec: Callable[[str], Object]
 ) -> tuple[float, float, float]:
     """Pods a second, and for each pod the time of its decision and the scheduler's CPU time, both in ms."""
     kubectl.create(o.namespace(namespace))
-    kubectl.create_many(pods_of(namespace, count, spec(namespace)))
+    pods = [pod for app in range(apps) for pod in pods_of(namespace, PODS // apps, spec, app=f"{namespace}-{app}")]
+    count = len(pods)
+    kubectl.create_many(pods)
     with running(server) as scheduler:
+        while not scheduler.scheduling:
+            time.sleep(0.01)
+        started_cpu_s = scheduler.cpu_s()
         bound = scheduler.wait_until_bound(count)
         decision_s = scheduler.metric(
             'scheduler_scheduling_attempt_duration_seconds_sum{profile="stead",result="scheduled"}'
         )
-        cpu_s = scheduler.cpu_s()
+        cpu_s = scheduler.cpu_s() - started_cpu_s
     clear(kubectl, namespace)
     return bound, 1e3 * decision_s / count, 1e3 * cpu_s / count
 
@@ -328,7 +351,7 @@ def deciding(count: int) -> dict[str, float]:
     joined = [NodeJoined(node_of(node)) for node in fleet(count)]
     found: dict[str, float] = {}
     for name, spec in workloads().items():
-        templates, pods = Templates(), pods_of(name.replace(" ", "-"), PODS, spec(name.replace(" ", "-")))
+        templates, pods = Templates(), pods_of(name.replace(" ", "-"), PODS, spec)
         read = [templates.decode_pod(json.dumps(pod).encode()).ask for pod in pods]
         asks = {ask.id: ask for ask in read if ask is not None}
         engine = Engine(Settings(patience=None, placed_at_once=PLACED_AT_ONCE))
@@ -365,7 +388,7 @@ def steady(server: RealServer, kubectl: o.Kubectl) -> dict[str, float]:
         follower = threading.Thread(target=follow, args=(events,), daemon=True)
         follower.start()
         began = time.perf_counter()
-        for number, pod in enumerate(pods_of("steady", STEADY_PODS, {})):
+        for number, pod in enumerate(pods_of("steady", STEADY_PODS, plain)):
             time.sleep(max(0.0, began + number / STEADY_RATE - time.perf_counter()))
             created[pod["metadata"]["name"]] = time.perf_counter()
             kubectl.create(pod)
@@ -379,13 +402,13 @@ def full(server: RealServer, kubectl: o.Kubectl) -> dict[str, float]:
     """Start with many pods that have nodes: the time to the first binding, and the memory."""
     kubectl.create(o.namespace("full"))
     for start in range(0, FULL_PODS, 5_000):
-        placed = pods_of("full", 5_000, {}, "other")
+        placed = pods_of("full", 5_000, plain, "other")
         for number, pod in enumerate(placed):
             pod["metadata"]["name"] = f"placed-{start + number}"
             pod["spec"]["nodeName"] = f"node-{(start + number) % FULL_NODES}"
         kubectl.create_many(placed)
     kubectl.create(o.namespace("first"))
-    kubectl.create_many(pods_of("first", 10, {}))
+    kubectl.create_many(pods_of("first", 10, plain))
     with running(server) as scheduler:
         scheduler.wait_until_bound(1)
         first = time.perf_counter() - scheduler.began
@@ -397,29 +420,32 @@ def main(words: Sequence[str]) -> None:
     """All measurements; with words such as `5000 plain`, only these numbers of nodes and workloads, without a file."""
     console = Console(width=120)
     sizes = [int(word) for word in words if word.isdecimal()] or [1_000, 5_000]
-    chosen = {name: spec for name, spec in workloads().items() if not words or name.replace(" ", "-") in words}
-    results: Object = {"cores": os.cpu_count(), "rounds": ROUNDS, "reading_us": reading(), "workloads": []}
+    names = [word for word in words if not word.isdecimal()]
+    chosen = {name: spec for name, spec in workloads().items() if not names or name.replace(" ", "-") in names}
+    results: Object = {
+        "cores": os.cpu_count(),
+        "rounds": ROUNDS,
+        "pods": PODS,
+        "reading_us": reading(),
+        "workloads": [],
+    }
     console.print("reading a pod, in microseconds:", results["reading_us"])
     results["deciding_us"] = {str(nodes): deciding(nodes) for nodes in sizes}
     console.print("deciding a pod, in microseconds:", results["deciding_us"])
     table = Table(
-        "nodes", "workload", "pods", "ceiling/s", "bound/s", "of ceiling", "of kube-scheduler", "decision ms", "CPU ms"
+        "nodes", "workload", "ceiling/s", "bound/s", "of ceiling", "of kube-scheduler", "decision ms", "CPU ms"
     )
     for nodes in sizes:
         with RealServer() as server, o.Kubectl(server) as kubectl:
             console.print(f"creating {nodes:,} nodes")
             kubectl.create_many(fleet(nodes))
-            for name, spec in chosen.items():
-                console.print(f"{nodes:,} nodes: {name}")
-                found = measure(server, kubectl, nodes, name, spec)
-                console.print(f"  {found.bound:,.0f} of {found.ceiling:,.0f} pods/s; of the ceiling: {found.ratios}")
+            for found in measure(server, kubectl, nodes, chosen, console):
                 results["workloads"].append({**asdict(found), "ratio": round(found.ratio, 3)})
-                known = KUBE_SCHEDULER.get(name) if nodes == 5_000 else None
+                known = KUBE_SCHEDULER.get(found.workload) if nodes == 5_000 else None
                 times = f"{found.bound / known[1]:.1f}-{found.bound / known[0]:.1f}x" if known else ""
                 table.add_row(
                     f"{nodes:,}",
-                    name,
-                    f"{found.pods:,}",
+                    found.workload,
                     f"{found.ceiling:,.0f}",
                     f"{found.bound:,.0f}",
                     f"{found.ratio:.2f}",

@@ -231,7 +231,7 @@ ERRORS = [
     (["--scheduler-name", "a", "--scheduler-name", ""], "'' is not a name for a scheduler"),
     (["--replicas", "0"], "0 is not in the range 1<=x<=100."),
     (["--replicas", "two"], "'two' is not a valid integer range."),
-    (["--policy", "flwo"], "'flwo' is not one of 'hybrid', 'pack',"),
+    (["--policy", "flwo"], "'flwo' is not one of 'kube', 'hybrid',"),
 ]
 
 
@@ -263,7 +263,7 @@ def test_a_mistyped_subcommand_is_refused(run: Run) -> None:
     [
         (["--listen", "10259"], 2, "'10259' is not an address with a port, such as 127.0.0.1:10259"),
         (["--listen", "127.0.0.1:²"], 2, "'127.0.0.1:²' is not an address with a port"),
-        (["--scheduler-name", ""], 2, "a scheduler needs a name, for example 'stead'"),
+        (["--scheduler-name", ""], 2, "'' is not a name for a scheduler; use up to 253 lowercase letters"),
         (["--kubeconfig", "/nowhere"], 1, "there is no kubeconfig file /nowhere"),
     ],
 )

@@ -37,7 +37,7 @@ class Recorder:
     def report_problem(self, pod: Pod) -> None:
         self.calls.append(("problem", pod.key))
 
-    def report_bound(self, pod: Pod, node: str, seconds: float) -> None:
+    def report_bound(self, pod: Pod, node: str, seconds: float, waited_s: float) -> None:
         self.calls.append(("bound", pod.key, node))
 
     def forget(self, pod: Pod) -> None:
@@ -140,7 +140,9 @@ def test_a_problem_is_reported_once(cluster: KubeCluster, calls: Recorder) -> No
     cluster.pods_changed([claim])
     cluster.pods_changed([claim])
     assert calls.calls == [("problem", "default/a")]
+    assert cluster.queues() == {"active": 0, "unschedulable": 1, "gated": 0}
     cluster.pods_deleted(["default/a"])
+    assert cluster.queues() == {"active": 0, "unschedulable": 0, "gated": 0}
     assert calls.forgotten == ["uid-a"]
 
 

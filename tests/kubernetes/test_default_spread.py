@@ -135,7 +135,7 @@ GOOD = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnywa
     [
         ({"labelSelector": APP_SELECTOR}, "must not have a labelSelector"),
         ({"topologyKey": ""}, "needs a topologyKey"),
-        ({"whenUnsatisfiable": "Never"}, "whenUnsatisfiable 'Never' is unknown"),
+        ({"whenUnsatisfiable": "Never"}, "whenUnsatisfiable must be DoNotSchedule or ScheduleAnyway, not 'Never'"),
         ({"maxSkew": 0}, "max skew must be at least 1"),
         ({"nodeTaintsPolicy": "Honour"}, "good values are Honor, Ignore"),
     ],

@@ -22,10 +22,42 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", str, str | None, tuple[str, ...])
 
-POLICIES = [policy.value for policy in PolicyName]
+POLICIES = sorted((policy.value for policy in PolicyName), key=lambda name: name != PolicyName.KUBE)
+"""The default comes first."""
 
 NAMES = ("stead",)
 """The names of the scheduler if none are given."""
+
+
+def _checked(check: str) -> Callable[[click.Context, click.Parameter, T], T]:
+    """A callback that checks an option with a function of `manifests.rendering`, which is imported when it runs."""
+
+    def callback(_running: click.Context, option: click.Parameter, value: T) -> T:
+        from stead.kubernetes.manifests import rendering
+
+        for each in (value,) if isinstance(value, str) else value or ():
+            try:
+                getattr(rendering, check)(each)
+            except Invalid as error:
+                raise click.BadParameter(str(error), param=option) from None
+        return value
+
+    return callback
+
+
+def _checked_times(
+    _running: click.Context, option: click.Parameter, value: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """A callback that checks the times of the Lease, if its library is installed."""
+    if find_spec("msgspec") is None:
+        return value
+    from stead.kubernetes.api.leases import check_times
+
+    try:
+        check_times(*value)
+    except Invalid as error:
+        raise click.BadParameter(str(error), param=option) from None
+    return value
 
 
 @click.group(short_help="Schedule the pods of a Kubernetes cluster.", invoke_without_command=True)
@@ -37,7 +69,8 @@ NAMES = ("stead",)
     "names",
     multiple=True,
     metavar="NAME",
-    help="Schedule pods whose spec.schedulerName is NAME. You can repeat it. [default: stead]",
+    callback=_checked("check_scheduler_name"),
+    help="Schedule pods whose spec.schedulerName is NAME. Can be repeated. [default: stead]",
 )
 @click.option(
     "--policy",
@@ -47,8 +80,18 @@ NAMES = ("stead",)
     help="How to choose among the nodes that fit. The annotation stead.dev/policy of a pod overrides it.",
 )
 @click.option("--leader-elect", is_flag=True, help="Schedule only while this process holds the Lease.")
-@click.option("--lease-namespace", metavar="NAME", help="Namespace of the Lease. [default: that of the context or pod]")
-@click.option("--lease-name", metavar="NAME", help="Name of the Lease. [default: the first scheduler name]")
+@click.option(
+    "--lease-namespace",
+    metavar="NAME",
+    callback=_checked("check_namespace"),
+    help="Namespace of the Lease. [default: that of the context or pod]",
+)
+@click.option(
+    "--lease-name",
+    metavar="NAME",
+    callback=_checked("check_lease_name"),
+    help="Name of the Lease. [default: the first scheduler name]",
+)
 @click.option(
     "--identity",
     metavar="NAME",
@@ -59,9 +102,10 @@ NAMES = ("stead",)
     nargs=3,
     type=float,
     default=(15.0, 10.0, 2.0),
-    show_default=True,
     metavar="DURATION DEADLINE RETRY",
-    help="How long the Lease is valid, when the leader gives up renewing it, and the time between two tries.",
+    callback=_checked_times,
+    help="Seconds: how long the Lease is valid, when the leader gives up renewing it, and the time between tries. "
+    "[default: 15 10 2]",
 )
 @click.option(
     "--listen",
@@ -107,10 +151,10 @@ def scheduler(
     log_format: str,
     log_level: str,
 ) -> None:
-    """Schedule the pods of a Kubernetes cluster that have `schedulerName: stead`.
+    """Schedule the pods of a Kubernetes cluster that have `schedulerName: stead`, until Ctrl-C or SIGTERM.
 
     It follows kube-scheduler's rules, decides many pods at once, and reports why a pod is pending and the smallest
-    change that would make it fit. On Ctrl-C or SIGTERM, it finishes the bindings that it has decided, and stops.
+    change that would make it fit. At the end, it finishes the bindings that it has decided.
 
     \b
     Examples:
@@ -118,7 +162,7 @@ def scheduler(
       stead scheduler --context staging --scheduler-name stead --scheduler-name batch
       stead scheduler --policy flow --log-format json
       stead scheduler --leader-elect --lease-namespace kube-system
-      stead scheduler manifests | kubectl apply -f -
+      stead scheduler manifests --image registry.example.com/stead:0.1.0 | kubectl apply -f -
     """
     if running.invoked_subcommand is not None:
         _refuse_misplaced_options(running)
@@ -130,6 +174,8 @@ def scheduler(
 
     address = address_of(listen)
     names = _distinct(names)
+    if journal is not None and not Path(journal).absolute().parent.is_dir():
+        raise Invalid(f"the folder of {journal} does not exist; create it, or give a file such as --journal ./stead.db")
     config = load(kubeconfig, context, True if in_cluster else None)
     lease = (lease_namespace or config.namespace, lease_name or names[0]) if leader_elect else None
     options = Options(
@@ -156,8 +202,6 @@ def _refuse_misplaced_options(running: click.Context) -> None:
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     """The names of the scheduler, each once."""
-    if "" in names:
-        raise click.BadParameter("a scheduler needs a name, for example 'stead'", param_hint="--scheduler-name")
     return tuple(dict.fromkeys(names)) or NAMES
 
 
@@ -173,9 +217,13 @@ def address_of(text: str) -> tuple[str, int] | None:
         return None
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+    if not colon or not host or not (port.isascii() and port.isdecimal()):
         raise click.BadParameter(
-            f"{text!r} is not an address with a port, such as 127.0.0.1:10259", param_hint="--listen"
+            f"{text!r} is not an address with a port, such as 127.0.0.1:10259", param_hint="'--listen'"
+        )
+    if int(port) > 65535:
+        raise click.BadParameter(
+            f"the port of {text!r} is larger than 65535; a good value is 127.0.0.1:10259", param_hint="'--listen'"
         )
     return host, int(port)
 
@@ -190,27 +238,17 @@ def spreads_of(path: str | None) -> DefaultSpreads:
 
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise Invalid("it must be a list of constraints such as [{topologyKey: zone, maxSkew: 1, ...}]")
+        return DefaultSpreads.configured(found)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}; give a YAML file with a list of constraints"
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} is not YAML: {error}") from None
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise Invalid(f"{path} must be a list of constraints such as [{{topologyKey: zone, maxSkew: 1, ...}}]")
-    return DefaultSpreads.configured(found)
-
-
-def _checked(check: str) -> Callable[[click.Context, click.Parameter, T], T]:
-    """A callback that checks an option with a function of `manifests.rendering`, which is imported when it runs."""
-
-    def callback(_running: click.Context, option: click.Parameter, value: T) -> T:
-        from stead.kubernetes.manifests import rendering
-
-        for each in (value,) if isinstance(value, str) else value or ():
-            try:
-                getattr(rendering, check)(each)
-            except Invalid as error:
-                raise click.BadParameter(str(error), param=option) from None
-        return value
-
-    return callback
+        mark = getattr(error, "problem_mark", None)
+        problem = f"is not YAML{f' in line {mark.line + 1}' if mark else ''}; write a list of constraints"
+    except Invalid as error:
+        problem = f"is not valid: {error}"
+    raise Invalid(f"the file {path} of --default-spread {problem}")
 
 
 @scheduler.command(short_help="Print YAML that installs the scheduler in a cluster.")
@@ -234,7 +272,7 @@ def _checked(check: str) -> Callable[[click.Context, click.Parameter, T], T]:
     multiple=True,
     metavar="NAME",
     callback=_checked("check_scheduler_name"),
-    help="Schedule pods whose spec.schedulerName is NAME. You can repeat it. [default: stead]",
+    help="Schedule pods whose spec.schedulerName is NAME. Can be repeated. [default: stead]",
 )
 @click.option(
     "--policy",
@@ -258,9 +296,9 @@ def manifests(namespace: str, image: str | None, names: tuple[str, ...], policy:
 
     \b
     Examples:
-      stead scheduler manifests | kubectl apply -f -
-      stead scheduler manifests --image registry.example.com/stead:0.1.0 > stead.yaml
-      stead scheduler manifests --namespace batch --scheduler-name batch --policy flow
+      stead scheduler manifests --image registry.example.com/stead:0.1.0 | kubectl apply -f -
+      stead scheduler manifests --image registry.example.com/stead:0.1.0 --replicas 1 > stead.yaml
+      stead scheduler manifests --namespace batch-system --scheduler-name batch --policy flow
     """
     from stead import __version__
     from stead.kubernetes.manifests import rendering

@@ -62,12 +62,17 @@ class Matching:
         return (Matching, (self.selector, self.namespaces))
 
     def includes(self, kind: Kind) -> bool:
-        return (not self.namespaces or kind[0] in self.namespaces) and self.selector.matches(kind[1])
+        return _includes(self, kind)
 
     @property
     def ids(self) -> frozenset[str] | None:
         """The ask ids it names, if every term names some."""
         return ids_named(self.selector)
+
+
+@lru_cache(4096)
+def _includes(matching: Matching, kind: Kind) -> bool:
+    return (not matching.namespaces or kind[0] in matching.namespaces) and matching.selector.matches(kind[1])
 
 
 @lru_cache(4096)
@@ -440,7 +445,8 @@ class DomainCounts:
     @property
     def least(self) -> int:
         """The smallest count of a domain that has one of the rows; 0 if there is none."""
-        return int(np.minimum.reduce(self.counts[self.present])) if len(self.present) else 0
+        counts = self.counts if len(self.present) == self.domains.size else self.counts[self.present]
+        return int(np.minimum.reduce(counts)) if len(counts) else 0
 
     def is_of(self, domains: Domains, nodes: Nodes) -> bool:
         return self.domains is domains and self._nodes == nodes

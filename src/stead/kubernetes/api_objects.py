@@ -6,7 +6,6 @@ Fields that are compared far more often than they are read stay raw bytes.
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -62,7 +61,6 @@ class Metadata(msgspec.Struct, rename="camel", gc=False):
     labels: msgspec.Raw = _NULL
     annotations: Annotations | None = None
     owner_references: msgspec.Raw = _NULL
-    creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
     resource_version: str = ""
 

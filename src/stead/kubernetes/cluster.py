@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact, NodeJoined, NodeLeft
 from stead.kubernetes.api.binding import BindResult, Outcome
+from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.templates import Pod
 from stead.language.nodes import Node, NodeId, NodeTemplate
 
@@ -38,8 +39,8 @@ class Writes(Protocol):
     def report_problem(self, pod: Pod) -> None:
         """The pod cannot be scheduled, because of `pod.problem`."""
 
-    def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
-        """The pod is bound, `seconds` after the decision."""
+    def report_bound(self, pod: Pod, node: NodeId, seconds: float, waited_s: float) -> None:
+        """The pod is bound, `seconds` after the decision, and `waited_s` after it arrived."""
 
     def forget(self, pod: Pod) -> None:
         """The pod is gone: nothing more needs to be reported about it."""
@@ -71,9 +72,10 @@ class KubeCluster:
         self._pods_of: dict[NodeId, set[PodKey]] = {}
         self._binding: dict[PodKey, str] = {}  # with the uid of the pod, until the watch shows its node
         self._pending: set[PodKey] = set()  # reported, without a node
+        self._arrived: dict[PodKey, float] = {}  # when a pod was first reported without a node, until it is bound
         self._gated: set[PodKey] = set()
         self._unschedulable: set[PodKey] = set()
-        self._refused: set[PodKey] = set()  # pods with a problem that was reported
+        self._refused: dict[PodKey, Problem | None] = {}  # pods with a problem that was reported
         self._facts: list[Fact] = []
         self._now = 0.0
 
@@ -131,8 +133,9 @@ class KubeCluster:
                 continue
             self._forget(key)
             self._binding.pop(key, None)
+            self._arrived.pop(key, None)
             self._gated.discard(key)
-            self._refused.discard(key)
+            self._refused.pop(key, None)
             self.writes.forget(pod)
             if pod.node_name:
                 here = self._pods_of[pod.node_name]
@@ -153,7 +156,8 @@ class KubeCluster:
         if pod is None or pod.uid != result.uid:
             return
         if result.outcome is Outcome.BOUND:
-            self.writes.report_bound(pod, result.node, result.seconds)
+            now = time.monotonic()
+            self.writes.report_bound(pod, result.node, result.seconds, now - self._arrived.pop(key, now))
             return
         self._binding.pop(key, None)
         if pod.node_name:
@@ -201,20 +205,22 @@ class KubeCluster:
     def _report(self, pod: Pod) -> None:
         """Tell the engine what changed about a pod."""
         before = self._reported.get(pod.key)
+        problem = self._refused.pop(pod.key, None) if self._refused else None
         if pod.node_name:
             self._report_placed(pod, before)
         elif not self._is_ours(pod):
             self._forget(pod.key)
         elif pod.ask is None:
             self._forget(pod.key)
-            if before is not None or pod.key not in self._refused:
-                self._refused.add(pod.key)
+            self._refused[pod.key] = pod.problem
+            if pod.problem != problem:
                 self.writes.report_problem(pod)
         elif pod.key in self._binding:
             return  # a change of a pod that is being bound counts only if the binding fails
         elif before is None:
             self._reported[pod.key] = Reported(pod, None)
             self._pending.add(pod.key)
+            self._arrived.setdefault(pod.key, time.monotonic())
             self._facts.append(AskSubmitted(pod.ask))
         elif before.pod.ask != pod.ask or before.node is not None:
             self._reported[pod.key] = Reported(pod, None)
@@ -301,7 +307,8 @@ class KubeCluster:
         return self._binding
 
     def queues(self) -> dict[str, int]:
-        """How many pods of these schedulers wait: to be tried, for a change of the cluster, or for their gates."""
-        waiting = len(self._unschedulable)
-        active = len(self._pending) - len(self._binding) - waiting
+        """How many pods of these schedulers wait: to be tried, for a change (of the cluster, or of a pod that cannot be
+        scheduled as it is), or for their gates."""
+        active = len(self._pending) - len(self._binding) - len(self._unschedulable)
+        waiting = len(self._unschedulable) + len(self._refused)
         return {"active": max(active, 0), "unschedulable": waiting, "gated": len(self._gated)}

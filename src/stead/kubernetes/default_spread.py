@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stead.errors import Invalid
-from stead.kubernetes.fields import Fields, fields_in, label_key, parts_in
+from stead.kubernetes.fields import Fields, label_key, parts_in
 from stead.kubernetes.selecting import equal_labels, is_soft, pod_selector_of, spread_of
 from stead.language.asks import Preference, Spread
 from stead.language.labels import ANYWHERE, NOWHERE, Selector
@@ -150,7 +150,7 @@ class DefaultSpreads:
         """Constraints that an administrator configured instead of Kubernetes' own; `Invalid` if one is not valid."""
         found = tuple(constraints)
         for constraint in found:
-            if fields_in(constraint, "labelSelector"):
+            if constraint.get("labelSelector") is not None:
                 raise Invalid(
                     "a default topology spread constraint must not have a labelSelector: services and controllers "
                     "select the pods; remove it"
@@ -159,8 +159,8 @@ class DefaultSpreads:
                 raise Invalid("a default topology spread constraint needs a topologyKey, for example 'zone'")
             if constraint.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
                 raise Invalid(
-                    f"whenUnsatisfiable {constraint.get('whenUnsatisfiable')!r} is unknown; good values are "
-                    f"DoNotSchedule, ScheduleAnyway"
+                    f"whenUnsatisfiable must be DoNotSchedule or ScheduleAnyway, not "
+                    f"{constraint.get('whenUnsatisfiable')!r}"
                 )
             spread_of(constraint, NOWHERE)
         return DefaultSpreads(found)

@@ -40,7 +40,8 @@ class HealthServer:
             self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_MAX)
         except OSError as error:
             raise Invalid(
-                f"cannot listen on {host}:{port} ({error.strerror}); choose another address, for example 127.0.0.1:0"
+                f"cannot listen on {host}:{port} ({error.strerror}); choose another address with --listen, for example"
+                " 127.0.0.1:10260"
             ) from None
         found: int = self._server.sockets[0].getsockname()[1]
         return found
@@ -59,7 +60,7 @@ class HealthServer:
                     body = text.encode()
                     kind = "text/plain; version=0.0.4; charset=utf-8"
                     head = (
-                        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+                        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nAllow: GET, HEAD\r\n"
                         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                     )
                     writer.write(head.encode() + body)
@@ -78,7 +79,7 @@ class HealthServer:
         if not rest:
             return 400, "the request has no path\n"
         if method not in (b"GET", b"HEAD"):
-            return 405, "only GET is allowed here\n"
+            return 405, "only GET and HEAD are allowed here\n"
         page = self._pages.get(path)
         if page is None:
             return 404, f"there is only {', '.join(self._pages)}\n"

@@ -1,7 +1,7 @@
 """The scheduler's metrics in Prometheus' text format, under kube-scheduler's names where it has them.
 
 Rule: counting is cheap; text is made only when somebody reads it. Dashboards and alerts made for kube-scheduler read
-the same names with the same labels; names that begin with `stead_` have no counterpart there.
+the same names; names that begin with `stead_` have no counterpart there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from stead.engine.decisions import Decision, GroupPlaced, Placed, Waiting
+from stead.kubernetes.api.binding import Outcome
 
 if TYPE_CHECKING:
     from stead.kubernetes.scheduler import Scheduler
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 ATTEMPT_BOUNDS_S = tuple(0.001 * 2**n for n in range(15))
 SLI_BOUNDS_S = tuple(0.01 * 2**n for n in range(20))
 """Upper bounds of the buckets, as upstream has them."""
+
+
+UNSUCCESSFUL = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.BOUND)
 
 
 class Histogram:
@@ -51,10 +55,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.attempts: Counter[str] = Counter({"scheduled": 0, "unschedulable": 0, "error": 0})
-        self.not_bound_by_outcome: Counter[str] = Counter()
+        self.not_bound_by_outcome: Counter[str] = Counter(dict.fromkeys(UNSUCCESSFUL, 0))
         self.attempt_s = {result: Histogram(ATTEMPT_BOUNDS_S) for result in ("scheduled", "unschedulable")}
         self.binding_s = Histogram(ATTEMPT_BOUNDS_S)
-        self.since_creation_s = Histogram(SLI_BOUNDS_S)
+        self.waited_s = Histogram(SLI_BOUNDS_S)
         self.announcements_dropped = 0
 
     def decided(self, decisions: Iterable[Decision], seconds: float) -> None:
@@ -78,9 +82,10 @@ class Metrics:
         """A pod cannot be scheduled as it is written."""
         self.attempts["error"] += 1
 
-    def bound(self, binding_s: float, since_creation_s: float) -> None:
+    def bound(self, binding_s: float, waited_s: float) -> None:
+        """A pod was bound, this long after the decision, and after it arrived."""
         self.binding_s.add(binding_s)
-        self.since_creation_s.add(since_creation_s)
+        self.waited_s.add(waited_s)
 
     def not_bound(self, outcome: str) -> None:
         self.not_bound_by_outcome[outcome] += 1
@@ -105,8 +110,8 @@ def _lines(scheduler: Scheduler) -> Iterator[str]:
     for result, histogram in metrics.attempt_s.items():
         yield from histogram.lines(name, f'profile="{profile}",result="{result}"')
     name = "scheduler_pod_scheduling_sli_duration_seconds"
-    yield from _head(name, "histogram", "Time from the creation of a pod to its binding.")
-    yield from metrics.since_creation_s.lines(name)
+    yield from _head(name, "histogram", "Time from the arrival of a pod in the queue to its binding.")
+    yield from metrics.waited_s.lines(name)
     name = "stead_binding_duration_seconds"
     yield from _head(name, "histogram", "Time from a decision to its binding.")
     yield from metrics.binding_s.lines(name)
@@ -131,7 +136,8 @@ def _lines(scheduler: Scheduler) -> Iterator[str]:
     for watched in scheduler.watches.all:
         yield f'stead_watch_relists_total{{path="{watched.path}"}} {watched.relists}'
     yield from _head("leader_election_master_status", "gauge", "1 if this process is the leader.")
-    yield f'leader_election_master_status{{name="{profile}"}} {int(scheduler.is_leader)}'
+    name = profile if scheduler.lease is None else scheduler.lease.name
+    yield f'leader_election_master_status{{name="{name}"}} {int(scheduler.is_leader)}'
 
 
 def _head(name: str, kind: str, about: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from stead.errors import Invalid
 from stead.kubernetes.fields import Fields, fields_in, items_in, labels_of, number_in, parts_in
-from stead.kubernetes.requesting import amounts_of, rounded
+from stead.kubernetes.requesting import CAPACITY_MAX, amounts_of, rounded
 from stead.kubernetes.selecting import effect_of
 from stead.language.nodes import Node
 from stead.language.resources import Resources
@@ -27,7 +27,7 @@ def node_of(node: Fields) -> Node:
     taints = [_taint(taint) for taint in parts_in(spec, "taints")]
     if spec.get("unschedulable"):
         taints.append(UNSCHEDULABLE)
-    capacity = Resources(rounded(amounts_of(fields_in(status, "allocatable"))))
+    capacity = Resources(rounded(amounts_of(fields_in(status, "allocatable"), most=CAPACITY_MAX)))
     return Node(
         name, capacity, labels_of(metadata), tuple(dict.fromkeys(taints)), name=name, images=node_images_of(status)
     )

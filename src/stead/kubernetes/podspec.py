@@ -41,7 +41,8 @@ T = TypeVar("T")
 POLICY_ANNOTATION = "stead.dev/policy"
 """The annotation that gives a pod another policy, for example ``flow-pack``."""
 
-DEFAULT_SCHEDULER = "set spec.schedulerName to default-scheduler for this pod"
+DEFAULT_SCHEDULER = "create the pod again with schedulerName: default-scheduler"
+"""The scheduler of a pod cannot be changed."""
 
 CLAIMS = ("persistentVolumeClaim", "ephemeral")
 """Volumes that only some nodes can mount, depending on claims, storage classes and drivers."""

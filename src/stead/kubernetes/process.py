@@ -60,6 +60,8 @@ async def _run(config: ApiConfig, options: Options, listen: tuple[str, int] | No
 
 
 def _readiness(scheduler: Scheduler) -> tuple[int, str]:
+    if scheduler.is_ready and scheduler.lease is not None and scheduler.lease.problem and not scheduler.is_leader:
+        return 503, f"{scheduler.lease.problem}\n"
     if scheduler.is_ready:
         return 200, "ok\n" if scheduler.is_leader else "ok: waiting to take over\n"
     missing = [each.path for each in scheduler.watches.all if not each.is_synced]

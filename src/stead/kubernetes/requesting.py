@@ -28,12 +28,17 @@ Units = dict[str, int]
 """Amounts in units by resource, zeros included: a request of 0 is a request."""
 
 
-def amounts_of(quantities: Fields, lenient: bool = False) -> Units:
-    """Amounts by resource, not rounded. With `lenient`, amounts that are not valid are left out."""
+CAPACITY_MAX = AMOUNT_MAX - UNIT
+"""The most that a node counts with, 419 TiB of memory. A request of more counts as `AMOUNT_MAX`, which fits nowhere."""
+
+
+def amounts_of(quantities: Fields, lenient: bool = False, most: int = AMOUNT_MAX) -> Units:
+    """Amounts by resource, not rounded; more than `most` counts as `most`. With `lenient`, amounts that are not valid
+    are left out."""
     found: Units = {}
     for name, quantity in quantities.items():
         try:
-            found[CPU if name == "cpu" else name] = units(quantity, f"the amount of {name!r}")
+            found[CPU if name == "cpu" else name] = units(quantity, f"the amount of {name!r}", most)
         except Invalid:
             if not lenient:
                 raise
@@ -42,7 +47,8 @@ def amounts_of(quantities: Fields, lenient: bool = False) -> Units:
 
 def rounded(amounts: Mapping[str, int]) -> Units:
     """The amounts, rounded up: CPU to thousandths, everything else to whole numbers."""
-    return {name: -(-amount // step) * step for name, amount in amounts.items() for step in (_step(name),)}
+    rounded_up = ((name, -(-amount // step) * step) for name, amount in amounts.items() for step in (_step(name),))
+    return {name: min(amount, AMOUNT_MAX) for name, amount in rounded_up}
 
 
 def _step(name: str) -> int:
@@ -64,12 +70,6 @@ def needs_of(spec: Fields, lenient: bool = False) -> tuple[Resources, Resources]
     whole = {name: amount for name, amount in _requested(spec, lenient).items() if _is_of_pods(name)}
     overhead = amounts_of(fields_in(spec, "overhead"), lenient)
     total = _total(containers, inits, whole, overhead, NOTHING)
-    for name, amount in total.items():
-        if amount > AMOUNT_MAX and not lenient:
-            raise Invalid(
-                f"the containers request too much of {name!r} together; at most {AMOUNT_MAX // UNIT} is possible"
-            )
-        total[name] = min(amount, AMOUNT_MAX)
     requests = Resources({**rounded(total), PODS: UNIT})
     missing: Mapping[str, int] = DEFAULTS
     if whole:
@@ -78,7 +78,7 @@ def needs_of(spec: Fields, lenient: bool = False) -> tuple[Resources, Resources]
         return requests, NOTHING
     assumed = rounded(_total(containers, inits, whole, overhead, missing))
     more = {name: assumed.get(name, 0) - requests.get(name) for name in (CPU, MEMORY)}
-    return requests, Resources({name: min(amount, AMOUNT_MAX) for name, amount in more.items()})
+    return requests, Resources(more)
 
 
 Requested = list[tuple[Fields, Units]]

@@ -111,7 +111,6 @@ class Scheduler:
         self.reporter = Reporter(
             client,
             self._may_write,
-            component=options.names[0],
             instance=options.identity,
             reports_scheduled=options.reports_scheduled,
         )
@@ -321,8 +320,10 @@ class Scheduler:
             self.metrics.refused()
             self.reporter.pending(_ref(pod), pod.problem.sentence, SCHEDULER_ERROR)
 
-    def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
-        self.metrics.bound(seconds, max(time.time() - pod.created, 0.0) if pod.created else seconds)
+    def report_bound(self, pod: Pod, node: NodeId, seconds: float, waited_s: float) -> None:
+        self.metrics.bound(seconds, waited_s)
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug("bound", extra={"pod": pod.key, "node": node, "waited_s": round(waited_s, 3)})
         self._failures.pop(pod.uid, None)
         self.metrics.announcements_dropped += len(self._to_announce) == ANNOUNCED_MAX
         self._to_announce.append((pod, node))
@@ -417,7 +418,7 @@ class Scheduler:
 
 
 def _ref(pod: Pod) -> PodRef:
-    return PodRef(pod.namespace, pod.name, pod.uid)
+    return PodRef(pod.namespace, pod.name, pod.uid, pod.scheduler_name)
 
 
 def calm_the_collector() -> None:

@@ -59,8 +59,6 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     is_deleting: bool
     is_gated: bool
     is_mirror: bool
-    created: float
-    """In seconds since 1970."""
     ask: Ask | None
     problem: Problem | None
     template: Template
@@ -251,7 +249,7 @@ class Templates:
         metadata, spec = found.metadata, found.spec
         if not metadata.name:
             raise Invalid("a pod must have a name such as 'web-0' under metadata.name, but one has none")
-        namespace, annotations, created = metadata.namespace or "", metadata.annotations, metadata.creation_timestamp
+        namespace, annotations = metadata.namespace or "", metadata.annotations
         node_name, scheduler_name = sys.intern(spec.node_name or ""), sys.intern(spec.scheduler_name or "")
         is_deleting, is_gated = bool(metadata.deletion_timestamp), bool(spec.scheduling_gates)
         spec.node_name = spec.scheduler_name = spec.scheduling_gates = None
@@ -278,7 +276,6 @@ class Templates:
             is_deleting,
             is_gated,
             annotations is not None and annotations.mirror is not None,
-            created.timestamp() if created else 0.0,
             translation.named(key),
             translation.problem,
             template,

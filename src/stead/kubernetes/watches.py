@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stead.kubernetes.api.http import ApiClient
-from stead.kubernetes.api.watching import Changed, Relisted, Watched
+from stead.kubernetes.api.watching import Changed, Outages, Relisted, Watched
 from stead.kubernetes.api_objects import EventKind
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import OwnerKind
@@ -96,18 +96,26 @@ class Watches:
         self.nodes_refused: dict[str, str] = {}
         """Nodes that cannot be used, because a part of them does not parse, with the sentence that says which."""
 
+        outages = Outages()
+
         def watched(path: str, deliver: Callable[[Changed[_Object] | Relisted[_Object]], None]) -> Watched[_Object]:
-            return Watched(client, path, _decode, _decode_page, deliver)
+            return Watched(client, path, _decode, _decode_page, deliver, outages=outages)
 
         self._context: list[Watched[Any]] = [
             watched(NAMESPACES, self._namespaces_arrived),
             *(watched(path, partial(self._owners_arrived, kind)) for kind, path in OWNERS.items()),
         ]
         self.nodes: Watched[Any] = Watched(
-            client, NODES, self._decode_node, self._nodes.decode_page, self._nodes_arrived
+            client, NODES, self._decode_node, self._nodes.decode_page, self._nodes_arrived, outages=outages
         )
         self.pods: Watched[Any] = Watched(
-            client, PODS, self._decode_pod, templates.decode_page, self._pods_arrived, query=UNFINISHED
+            client,
+            PODS,
+            self._decode_pod,
+            templates.decode_page,
+            self._pods_arrived,
+            query=UNFINISHED,
+            outages=outages,
         )
 
     @property

@@ -1,7 +1,8 @@
 """Why a pod is pending, in kubectl's words.
 
 Rule: the first sentence is the one that kube-scheduler would write, so that scripts and people who know it find what
-they expect. stead's smallest change follows it.
+they expect. stead's smallest change follows it, in the words of Kubernetes. It never advises a pod to tolerate that a
+node is cordoned or not healthy.
 """
 
 from __future__ import annotations
@@ -11,9 +12,18 @@ from collections.abc import Iterable
 from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
+from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
+from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
-from stead.language.asks import Ask
+from stead.language.asks import Affinity, Ask, HostPort, Spread
+from stead.language.labels import NODE_NAME, Selector
 from stead.language.resources import CPU
+
+EDITS_MAX = 3
+"""A change with more parts is not a hint that anybody would follow."""
+
+CONDITIONS = "node.kubernetes.io/"
+"""Kubernetes itself sets taints with this prefix, while a node has a problem."""
 
 NO_NODES = "no nodes available to schedule pods"
 
@@ -52,6 +62,30 @@ def why_pending(engine: Engine, ask: Ask) -> str:
     """The message of a FailedScheduling event."""
     message = fit_error(len(engine.nodes), engine.refusals_by_plugin(ask))
     explanation = engine.explain(ask)
-    if explanation.change is None:
+    if explanation.change is None or len(explanation.change.edits) > EDITS_MAX:
         return message
-    return f"{message} {wording.change(explanation.change, names=explanation.names)}"
+    return f"{message} {wording.change(explanation.change, names=explanation.names, say=_edit)}"
+
+
+def _edit(found: Edit, names: wording.Names) -> str:
+    match found:
+        case Tolerate(taint) if taint.key == UNSCHEDULABLE.key:
+            return "uncordoning a node"
+        case Tolerate(taint) if taint.key.startswith(CONDITIONS):
+            return f"removing the cause of the taint {taint} from a node"
+        case Widen(requirement, value) if requirement.key == NODE_NAME:
+            return f"allowing metadata.name={value}"
+        case Drop(Selector(())):
+            return "dropping the required node affinity, which can match no node,"
+        case Drop(Selector()):
+            return "dropping the node selector and the required node affinity"
+        case Drop(Affinity() as affinity):
+            kind = "pod affinity" if affinity.near else "pod anti-affinity"
+            keys = " and ".join(affinity.topologies)
+            return f"dropping the {kind} to pods with {affinity.selector} (topology key {keys})"
+        case Drop(Spread() as spread):
+            return f"dropping the topology spread over {spread.topology}"
+        case Drop(HostPort() as port):
+            return f"dropping the host port {port}"
+        case _:
+            return wording.edit(found, names)

@@ -56,10 +56,11 @@ _SUFFIX |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTP
 _SUFFIX |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
 
 
-def units(amount: object, what: str = "an amount") -> int:
+def units(amount: object, what: str = "an amount", most: int | None = None) -> int:
     """`amount` in units of 1/10000: an int, a float, or Kubernetes text such as ``500m``, ``2Gi``, ``1e3``.
 
-    Floats are rounded to the nearest unit. Text is exact and rounded up to a unit, as in Kubernetes.
+    Floats are rounded to the nearest unit. Text is exact and rounded up to a unit, as in Kubernetes. An amount above
+    `AMOUNT_MAX` is refused; with `most`, everything above counts as `most`.
     """
     if isinstance(amount, bool) or not isinstance(amount, int | float | str | Decimal):
         raise Invalid(f"{what} must be a number or text such as '500m' or '2Gi', not {amount!r}")
@@ -80,6 +81,8 @@ def units(amount: object, what: str = "an amount") -> int:
         result = found
     if result < 0:
         raise Invalid(f"{what} must not be negative, but is {amount!r}; a good value is 0.5")
+    if most is not None:
+        return min(result, most)
     if result > AMOUNT_MAX:
         raise Invalid(f"{what} is {amount!r}, but the largest amount is {AMOUNT_MAX // UNIT}")
     return result

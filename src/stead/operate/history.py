@@ -53,15 +53,19 @@ def replay_decision(
 
 
 def _find(journal: Journal, ask: str, at: float | None) -> tuple[int, float]:
-    found, clock = None, 0.0
+    found, clock, similar = None, 0.0, ""
     for entry in journal.read():
         clock = max([clock, *(fact.now for fact in entry.facts if isinstance(fact, ClockAdvanced))])
         if at is not None and clock > at:
             break
         if entry.decisions if not ask else any(ask in ids_of(decision) for decision in entry.decisions):
             found = (entry.step, clock)
+        elif ask and not similar:  # a pod without its namespace
+            ids = (id for decision in entry.decisions for id in ids_of(decision))
+            similar = next((id for id in ids if id.endswith(f"/{ask}")), "")
     if found is None:
-        who = f" about {ask!r}" if ask else ""
+        hint = f" (did you mean {similar!r}?)" if similar else ""
+        who = f" about {ask!r}{hint}" if ask else ""
         before = " before that moment" if at is not None else ""
         raise Absent(f"the journal has no decision{who}{before}{how_far_back(journal)}")
     return found

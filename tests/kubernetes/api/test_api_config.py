@@ -119,18 +119,33 @@ def test_a_mistake_is_explained_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", "{not yaml", "a: 1"])
-def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is empty"),
+        (b"hello", "is not a kubeconfig file; give a file such as"),
+        (b"[1, 2]", "is not a kubeconfig file"),
+        (b"a: 1\nfoo: [", "is not YAML in line 2; give a file such as"),
+        (b"\xf4\x00", "is not YAML; give a file such as"),
+        (b"a: 1", "has no contexts|is not valid"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "config"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(Invalid, match="kubeconfig"):
+    path.write_bytes(content)
+    with pytest.raises(Invalid, match=f"the kubeconfig {path} ({problem})"):
         load(str(path))
+
+
+def test_a_folder_is_no_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="cannot be read: Is a directory"):
+        load(str(tmp_path))
 
 
 def test_no_file_and_no_service_account_is_explained() -> None:
     with pytest.raises(Invalid, match=r"there is no kubeconfig file ~/\.kube/config, and this process does not run in"):
         load()
-    with pytest.raises(Invalid, match=r"there is no kubeconfig file /no/such; give the path of one"):
+    with pytest.raises(Invalid, match=r"there is no kubeconfig file /no/such; give one with --kubeconfig FILE"):
         load("/no/such")
 
 
@@ -237,7 +252,7 @@ class TestInAPod:
     def test_a_file_that_is_named_is_not_replaced_by_the_service_account(self) -> None:
         with pytest.raises(Invalid, match="there is no kubeconfig file /no/such"):
             load("/no/such")
-        with pytest.raises(Invalid, match="give either `in_cluster` or `kubeconfig`"):
+        with pytest.raises(Invalid, match="give either --in-cluster or --kubeconfig"):
             load("/no/such", in_cluster=True)
 
     def test_what_is_missing_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

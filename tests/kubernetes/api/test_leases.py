@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -353,12 +354,21 @@ def test_a_clock_that_goes_back_closes_the_fence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("duration_s", "renew_deadline_s", "retry_s"), [(10, 10, 2), (15, 10, 9), (15, 10, 0), (0.5, 0.4, 0.1), (15, 20, 2)]
+    ("times", "problem"),
+    [
+        ((10, 10, 2), "the second must be shorter than the first"),
+        ((15, 20, 2), "the second must be shorter than the first"),
+        ((15, 10, 9), "and longer than 1.2 times the third"),
+        ((15, 10, 0), "must be between 0 and 3600 seconds, not 15, 10 and 0"),
+        ((math.inf, 10, 2), "must be between 0 and 3600 seconds, not inf, 10 and 2"),
+        ((math.nan, 10, 2), "must be between 0 and 3600 seconds, not nan, 10 and 2"),
+        ((0.5, 0.4, 0.1), "a lease must last at least 1 second, not 0.5"),
+    ],
 )
-def test_times_that_are_not_safe_are_refused(duration_s: float, renew_deadline_s: float, retry_s: float) -> None:
+def test_times_that_are_not_safe_are_refused(times: tuple[float, float, float], problem: str) -> None:
     client: Any = None
-    with pytest.raises(Invalid, match="is not safe; each must be shorter than the one before, like 15, 10 and 2"):
-        Lease(client, "x", "y", "me", duration_s, renew_deadline_s, retry_s)
+    with pytest.raises(Invalid, match=f"{problem}.*; good values are 15, 10 and 2"):
+        Lease(client, "x", "y", "me", *times)
     with pytest.raises(Invalid, match="identity of a leader is empty"):
         Lease(client, "x", "y", "")
 

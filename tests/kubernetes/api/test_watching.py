@@ -249,8 +249,8 @@ def test_a_missing_permission_is_reported_once_and_access_is_tried_again() -> No
     assert seen.plain == [["a"]]
     first, second = seen.denials
     assert first == (
-        "stead may not list pods in all namespaces; allow it the verbs 'list' and 'watch' on 'pods' in its ClusterRole"
-        " (the API server said: pods is forbidden)"
+        "stead may not list pods; give its user or service account the verbs 'list' and 'watch' on 'pods', as"
+        " `stead scheduler manifests` does (the API server said: pods is forbidden)"
     )
     assert second.startswith("stead may not watch pods")
 
@@ -258,11 +258,11 @@ def test_a_missing_permission_is_reported_once_and_access_is_tried_again() -> No
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/api/v1/nodes", "list nodes in all namespaces"),
+        ("/api/v1/nodes", "list nodes; give"),
         ("/api/v1/namespaces/prod/pods", "list pods in namespace 'prod'"),
-        ("/apis/policy/v1/poddisruptionbudgets", "list poddisruptionbudgets of the API group 'policy' in all"),
+        ("/apis/policy/v1/poddisruptionbudgets", "list poddisruptionbudgets of the API group 'policy'; give"),
         ("/apis/apps/v1/namespaces/x/replicasets", "list replicasets of the API group 'apps' in namespace 'x'"),
-        ("/api/v1/namespaces", "list namespaces in all namespaces"),
+        ("/api/v1/namespaces", "list namespaces; give"),
     ],
 )
 def test_a_missing_permission_names_verb_resource_and_place(path: str, words: str) -> None:

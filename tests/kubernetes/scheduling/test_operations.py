@@ -84,7 +84,8 @@ def test_the_metrics_are_prometheus_text_under_the_names_of_kube_scheduler(clust
         for result in ("scheduled", "unschedulable", "error")
     }
     assert attempts["scheduled"] == 1 and attempts["unschedulable"] >= 1 and attempts["error"] >= 1
-    assert values["scheduler_pending_pods", '{queue="unschedulable"}'] == 1
+    assert values["scheduler_pending_pods", '{queue="unschedulable"}'] == 2, "a pod that cannot be read waits too"
+    assert values["stead_bindings_failed_total", '{outcome="failed"}'] == 0
     assert values["scheduler_scheduler_cache_size", '{type="nodes"}'] == 1
     assert values["scheduler_pod_scheduling_sli_duration_seconds_count", ""] == 1
     for name, kind in kinds.items():

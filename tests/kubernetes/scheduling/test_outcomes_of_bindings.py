@@ -31,7 +31,7 @@ class RecordedWrites:
     def report_problem(self, pod: Pod) -> None:
         self.asked.append("report_problem")
 
-    def report_bound(self, pod: Pod, node: NodeId, seconds: float) -> None:
+    def report_bound(self, pod: Pod, node: NodeId, seconds: float, waited_s: float) -> None:
         self.asked.append("report_bound")
 
     def forget(self, pod: Pod) -> None:

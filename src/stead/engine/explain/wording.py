@@ -6,7 +6,7 @@ every sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, assert_never
@@ -154,9 +154,11 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
     return f"{found.nodes:,} {text}"
 
 
-def change(found: Change, which: str = "", names: Names = NO_NAMES) -> str:
-    """``Tolerating gpu_node=true would be enough (2 nodes).``"""
-    text = joined(edit(each, names) for each in found.edits)
+def change(
+    found: Change, which: str = "", names: Names = NO_NAMES, say: Callable[[Edit, Names], str] | None = None
+) -> str:
+    """``Tolerating gpu_node=true would be enough (2 nodes).`` `say` words an edit, by default `edit`."""
+    text = joined((say or edit)(each, names) for each in found.edits)
     return f"{text[0].upper()}{text[1:]} would be enough{which} ({plural(found.nodes, 'node')})."
 
 

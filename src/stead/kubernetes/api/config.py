@@ -113,7 +113,7 @@ def load(kubeconfig: str | None = None, context: str | None = None, in_cluster: 
     """
     if in_cluster and (kubeconfig or context):
         given = "kubeconfig" if kubeconfig else "context"
-        raise Invalid(f"give either `in_cluster` or `{given}`; a service account has no kubeconfig file")
+        raise Invalid(f"give either --in-cluster or --{given}: a service account has no kubeconfig file")
     if in_cluster:
         return _in_cluster()
     paths = kubeconfig or os.environ.get("KUBECONFIG") or KUBECONFIG
@@ -122,7 +122,9 @@ def load(kubeconfig: str | None = None, context: str | None = None, in_cluster: 
         return _in_cluster()
     if not exists:
         hint = "" if kubeconfig else ", and this process does not run in a pod with a service account"
-        raise Invalid(f"there is no kubeconfig file {paths}{hint}; give the path of one, like {KUBECONFIG}")
+        raise Invalid(
+            f"there is no kubeconfig file {paths}{hint}; give one with --kubeconfig FILE or the variable KUBECONFIG"
+        )
     return _from_kubeconfig(paths, context)
 
 
@@ -192,6 +194,7 @@ def _from_kubeconfig(paths: str, context: str | None) -> ApiConfig:
         loader.load_and_set(configuration)
         return loader, configuration
 
+    _check_files(paths)
     try:
         merged = library.KubeConfigMerger(paths).config
         _check(merged, paths, context)
@@ -238,6 +241,29 @@ def _from_kubeconfig(paths: str, context: str | None) -> ApiConfig:
     )
 
 
+def _check_files(paths: str) -> None:
+    """Refuse files that are not YAML, in better words than the library's."""
+    import yaml
+
+    for path in filter(None, paths.split(os.pathsep)):
+        file = Path(os.path.expanduser(path))
+        if not file.exists():
+            continue  # the library ignores it too, as kubectl does
+        advice = "give a file such as `kubectl config view --flatten` prints"
+        try:
+            found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise Invalid(f"the kubeconfig {path} cannot be read: {error.strerror}; {advice}") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f" in line {mark.line + 1}" if mark is not None else ""
+            raise Invalid(f"the kubeconfig {path} is not YAML{where}; {advice}") from None
+        if found is None:
+            raise Invalid(f"the kubeconfig {path} is empty; {advice}")
+        if not isinstance(found, dict):
+            raise Invalid(f"the kubeconfig {path} is not a kubeconfig file; {advice}")
+
+
 def _check(config: Any, paths: str, context: str | None) -> None:
     """Refuse the common mistakes, in better words than the library's."""
     if config is None:
@@ -257,14 +283,16 @@ def _check(config: Any, paths: str, context: str | None) -> None:
             f"there is no context {name!r} in {paths}{hint}; known contexts are {first_few(sorted(names), 10)}"
         )
     found = next(each.value for each in config.value["contexts"] if each.value["name"] == name)
-    wanted = str((found.get("context") or {}).get("cluster") or "")
+    chosen = found.get("context") or {}
+    wanted = str(chosen.get("cluster") or "")
     clusters = {str(each.value["name"]): each.value.get("cluster") or {} for each in config.value["clusters"]}
-    if wanted not in clusters:
-        known = first_few(sorted(clusters), 10) or "none"
-        raise Invalid(
-            f"context {name!r} in {paths} names the cluster {wanted!r}, which the file does not have"
-            f"{did_you_mean(wanted, clusters)}; known clusters are {known}"
-        )
+    users = [str(each.value["name"]) for each in config.value["users"]]
+    for kind, given, known in (("cluster", wanted, clusters), ("user", str(chosen.get("user") or ""), users)):
+        if given not in known and (given or kind == "cluster"):
+            raise Invalid(
+                f"context {name!r} in {paths} names the {kind} {given!r}, which the file does not have"
+                f"{did_you_mean(given, known)}; known {kind}s are {first_few(sorted(known), 10) or 'none'}"
+            )
     if clusters[wanted].get("proxy-url"):
         raise Unsupported(
             f"the cluster {wanted!r} in {paths} has a `proxy-url`, which stead does not support;"
@@ -309,6 +337,7 @@ def _tls(certificates: str | None, is_verified: bool = True) -> ssl.SSLContext:
     tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # many clusters' certificates lack what Python 3.13 demands
     tls.set_alpn_protocols(["http/1.1"])
     if not is_verified:
+        LOG.warning("the certificate of the API server is not checked, as `insecure-skip-tls-verify` asks for")
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
     return tls

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -297,7 +300,7 @@ class ApiClient:
         except TimeoutError as error:
             raise Unreachable(f"the API server at {config.address} did not accept a connection in time") from error
         except OSError as error:
-            raise Unreachable(f"cannot connect to the API server at {config.address}: {error}") from error
+            raise Unreachable(f"cannot connect to the API server at {config.address}: {_reason(error)}") from error
         if not connection.closed.done():
             self._all.add(connection)
         try:
@@ -310,3 +313,14 @@ class ApiClient:
     def _check_open(self) -> None:
         if self._is_closed:
             raise Unreachable("the client is closed")
+
+
+def _reason(error: OSError) -> str:
+    """Why a connection failed, without the words of the library."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not valid ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return f"it does not speak TLS here ({error.reason})"
+    if isinstance(error, socket.gaierror):
+        return str(error.strerror).lower()
+    return os.strerror(error.errno).lower() if error.errno else str(error)

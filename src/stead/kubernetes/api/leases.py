@@ -28,6 +28,9 @@ DURATION_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
 """As of kube-scheduler: others wait `DURATION_S`, a leader gives up `RENEW_DEADLINE_S` after its last renewal, and both
 try every `RETRY_S`."""
 
+DURATION_S_MAX = 3600.0
+"""The longest lease."""
+
 JITTER = 0.2
 """A process that waits for the lease waits up to this fraction longer, so that not all of them try at once."""
 
@@ -60,6 +63,21 @@ class _LeaseObject(msgspec.Struct):
 _decode = msgspec.json.Decoder(_LeaseObject).decode
 
 
+def check_times(duration_s: float, renew_deadline_s: float, retry_s: float) -> None:
+    """Refuse times that are not safe."""
+    times = f"{duration_s:g}, {renew_deadline_s:g} and {retry_s:g}"
+    example = "good values are 15, 10 and 2"
+    if not all(0 < each <= DURATION_S_MAX for each in (duration_s, renew_deadline_s, retry_s)):
+        raise Invalid(f"the times of a lease must be between 0 and {DURATION_S_MAX:g} seconds, not {times}; {example}")
+    if duration_s < 1:
+        raise Invalid(f"a lease must last at least 1 second, not {duration_s:g}; {example}")
+    if not retry_s * (1 + JITTER) < renew_deadline_s < duration_s:
+        raise Invalid(
+            f"the times of a lease are {times} seconds, but the second must be shorter than the first, and longer than"
+            f" {1 + JITTER:g} times the third; {example}"
+        )
+
+
 class Lease:
     """One process's part in the election. `identity` must be unique to this process, not only to this machine."""
 
@@ -80,16 +98,14 @@ class Lease:
     ) -> None:
         if not identity:
             raise Invalid("the identity of a leader is empty; give a unique one, like 'stead-0_5b7e'")
-        if duration_s < 1 or not 0 < retry_s * (1 + JITTER) < renew_deadline_s < duration_s:
-            raise Invalid(
-                f"a lease of {duration_s:g} s with the renewal deadline {renew_deadline_s:g} s and a retry every"
-                f" {retry_s:g} s is not safe; each must be shorter than the one before, like 15, 10 and 2"
-            )
+        check_times(duration_s, renew_deadline_s, retry_s)
         self.identity = identity
         self.holder = ""
         """The process that holds the lease, as far as this one has seen."""
         self._client = client
-        self._name = name
+        self.name = name
+        self.problem = ""
+        """Why the last try to read or write the lease failed; "" if it did not."""
         self._namespace = namespace
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, '')}/leases"
         self._path = f"{self._folder}/{quote(name, '')}"
@@ -104,7 +120,6 @@ class Lease:
         self._seen: _LeaseObject | None = None
         self._seen_at = 0.0
         self._stopping = asyncio.Event()
-        self._is_failing = False
 
     def is_held(self) -> bool:
         """The fence: whether this process may act as the leader at this moment. It is cheap."""
@@ -125,7 +140,7 @@ class Lease:
                     is_leading = self._lead_ends(on_stopped)
                 elif is_renewed and not is_leading and self.is_held():
                     is_leading = True
-                    LOG.info("became the leader", extra={"lease": self._name, "identity": self.identity})
+                    LOG.info("became the leader", extra={"lease": self._full_name, "identity": self.identity})
                     on_started()
                 await pause(self._wait_s(is_leading), self._stopping, self._sleep)
                 if is_leading and not self.is_held():
@@ -144,7 +159,7 @@ class Lease:
 
     def _lead_ends(self, on_stopped: Callable[[], None]) -> bool:
         self._held_since = None
-        LOG.warning("no longer the leader", extra={"lease": self._name, "identity": self.identity})
+        LOG.warning("no longer the leader", extra={"lease": self._full_name, "identity": self.identity})
         on_stopped()
         return False
 
@@ -163,12 +178,16 @@ class Lease:
         try:
             is_renewed = await self._acquire_or_renew()
         except (ApiError, Unreachable) as error:
-            if not self._is_failing:
-                self._is_failing = True
-                LOG.warning("cannot update the lease", extra={"lease": self._name, "error": str(error)})
+            if not self.problem:
+                LOG.warning("cannot update the lease", extra={"lease": self._full_name, "error": str(error)})
+            self.problem = f"cannot update the lease {self._full_name}: {error}"
             return False
-        self._is_failing = False
+        self.problem = ""
         return is_renewed
+
+    @property
+    def _full_name(self) -> str:
+        return f"{self._namespace}/{self.name}"
 
     async def _acquire_or_renew(self) -> bool:
         if self.is_held() and self._seen is not None:  # what was seen last is current, unless the server refuses it
@@ -204,10 +223,13 @@ class Lease:
         try:
             seen = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ApiError(200, "Undecodable", f"the lease {self._name} cannot be decoded: {error}") from error
+            raise ApiError(200, "Undecodable", f"the lease {self.name} cannot be decoded: {error}") from error
         if self._seen is None or seen.spec != self._seen.spec:
             self._seen_at = self._clock()
-        self._seen, self.holder = seen, seen.spec.holderIdentity or ""
+        holder = seen.spec.holderIdentity or ""
+        if holder != self.holder and holder not in ("", self.identity):
+            LOG.info("waiting for the lease", extra={"lease": self._full_name, "holder": holder})
+        self._seen, self.holder = seen, holder
         return seen
 
     async def _write(self, seen: _LeaseObject | None) -> bool:
@@ -230,7 +252,7 @@ class Lease:
         return True
 
     async def _put(self, seen: _LeaseObject | None, record: LeaseRecord, timeout_s: float) -> bool:
-        metadata = {"name": self._name, "namespace": self._namespace} if seen is None else seen.metadata
+        metadata = {"name": self.name, "namespace": self._namespace} if seen is None else seen.metadata
         body = msgspec.json.encode(
             {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": record}
         )
@@ -255,7 +277,8 @@ class Lease:
         now = self._now()
         record = LeaseRecord("", 1, acquireTime=now, renewTime=now, leaseTransitions=seen.spec.leaseTransitions or 0)
         with suppress(ApiError, Unreachable):
-            await self._put(seen, record, RELEASE_TIMEOUT_S)
+            if await self._put(seen, record, RELEASE_TIMEOUT_S):
+                LOG.info("released the lease", extra={"lease": self._full_name, "identity": self.identity})
 
     def _now(self) -> str:
         """``2026-05-04T12:30:00.123456Z``; a clock outside of the calendar gives its first moment."""

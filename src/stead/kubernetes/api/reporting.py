@@ -59,11 +59,13 @@ UNSCHEDULABLE = "Unschedulable"
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """Which pod. The uid makes sure that a new pod of the same name is not meant."""
+    """Which pod, and the name of its scheduler, which writes about it. The uid makes sure that a new pod of the same
+    name is not meant."""
 
     namespace: str
     name: str
     uid: str
+    scheduler: str = "stead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,6 @@ class Reporter:
         client: ApiClient,
         allowed: Callable[[], bool] | None = None,
         *,
-        component: str = "stead",
         instance: str = "",
         reports_scheduled: bool = True,
         rate: float = WRITES_PER_S,
@@ -321,15 +322,14 @@ class Reporter:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         random: Random | None = None,
     ) -> None:
-        """`component` and `instance` name this scheduler in events. Bound pods are reported if `reports_scheduled`."""
+        """`instance` names this process in events. Bound pods are reported if `reports_scheduled`."""
         self.writes = 0
         """How many requests were sent."""
         self.errors = 0
         """How many of them failed."""
         self._client = client
         self._allowed = allowed
-        self._component = component
-        self._instance = instance or component
+        self._instance = instance or "stead"
         self._reports_scheduled = reports_scheduled
         self._clock = clock
         self._wall_clock = wall_clock
@@ -475,7 +475,7 @@ class Reporter:
                 return
         self._events_made += 1
         name = f"{ref.name[:200].rstrip('.-')}.{int(self._wall_clock() * 1e9) + self._events_made:x}"
-        body = event_body(ref, kind, reason, message, name, self._now(), self._component, self._instance)
+        body = event_body(ref, kind, reason, message, name, self._now(), self._instance)
         response = await self._send("POST", folder, body, "application/json", allowed)
         if response.status != 409:  # it was created by a try whose response was lost
             self._check(response, "create events")
@@ -534,9 +534,7 @@ def condition_body(ref: PodRef, report: Report, since: str) -> bytes:
     return msgspec.json.encode({"metadata": {"uid": ref.uid}, "status": {"conditions": [condition]}})
 
 
-def event_body(
-    ref: PodRef, kind: str, reason: str, message: str, name: str, now: str, component: str, instance: str
-) -> bytes:
+def event_body(ref: PodRef, kind: str, reason: str, message: str, name: str, now: str, instance: str) -> bytes:
     """A core/v1 Event about the pod."""
     pod = {"kind": "Pod", "apiVersion": "v1", "namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
     return msgspec.json.encode(
@@ -548,8 +546,8 @@ def event_body(
             "type": kind,
             "reason": reason,
             "message": cut(message, EVENT_MESSAGE_MAX),
-            "source": {"component": component},
-            "reportingComponent": component,
+            "source": {"component": ref.scheduler},
+            "reportingComponent": ref.scheduler,
             "reportingInstance": instance,
             "firstTimestamp": now,
             "lastTimestamp": now,

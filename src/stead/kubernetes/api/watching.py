@@ -10,11 +10,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Generic, TypeVar
 
+import msgspec
+
 from stead.kubernetes.api.http import ApiClient, ApiError, Backoff, Unreachable, error_of
+from stead.text import printable
 
 LOG = logging.getLogger("stead.kubernetes")
 
@@ -32,6 +36,9 @@ IDLE_S = 150.0
 
 BACKOFF_BASE_S, BACKOFF_MAX_S = 0.5, 30.0
 """Bounds of the wait before a retry."""
+
+DENIED_S_MAX = 5.0
+"""The longest wait while a permission is missing: whoever grants it wants to see that it works."""
 
 SHORT_S = 1.0
 """A watch that ends sooner, without an event, counts as a failure, so that it is not opened in a tight loop."""
@@ -64,6 +71,33 @@ class _Gap(Exception):
     """The watch cannot continue from where it was; a new list is needed."""
 
 
+class _Failure(msgspec.Struct):
+    message: str = "no message"
+
+
+class _FailureEvent(msgspec.Struct):
+    object: _Failure = msgspec.field(default_factory=_Failure)
+
+
+class Outages:
+    """Which resources cannot be read now. Only the first failure is logged, and the end of the last one: while the API
+    server cannot be reached, all of them fail for the same reason."""
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+
+    def begin(self, verb: str, path: str, error: str) -> None:
+        if not self._paths:
+            LOG.warning("cannot %s, retrying", verb, extra={"path": path, "error": error})
+        self._paths.add(path)
+
+    def end(self, path: str) -> None:
+        if path in self._paths:
+            self._paths.discard(path)
+            if not self._paths:
+                LOG.info("everything can be read again")
+
+
 class Watched(Generic[T]):
     """One resource, for example all pods. `run` reports to `deliver` until it is cancelled.
 
@@ -82,6 +116,7 @@ class Watched(Generic[T]):
         *,
         query: dict[str, str] | None = None,
         denied: Callable[[str], None] | None = None,
+        outages: Outages | None = None,
         random: Random | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -109,7 +144,7 @@ class Watched(Generic[T]):
         self._has_watched = False
         self._expired_lists = 0
         self._is_denied = False
-        self._is_failing = False
+        self._outages = Outages() if outages is None else outages
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -137,7 +172,8 @@ class Watched(Generic[T]):
                     continue
             if began is not None and self._clock() - began >= SHORT_S:
                 self._works_again()
-            await self._sleep(self._backoff.next_s(retry_after_s))
+            wait_s = self._backoff.next_s(retry_after_s)
+            await self._sleep(min(wait_s, DENIED_S_MAX) if self._is_denied else wait_s)
 
     def _list_again(self, reason: str) -> None:
         self._version = None
@@ -185,6 +221,7 @@ class Watched(Generic[T]):
         }
         async with await self._client.stream(self.path, query, idle_timeout_s=IDLE_S) as stream:
             self._is_denied = False
+            self._outages.end(self.path)
             self.last_received = self._clock()
             while lines := await stream.batch():
                 self.last_received = self._clock()
@@ -199,16 +236,14 @@ class Watched(Generic[T]):
         except Exception as error:  # any failure of the decoder means the same: an event is missing
             raise _Gap(f"an event cannot be decoded: {error}") from error
         if kind == ERROR:
-            raise _Gap("the server reported an error in the watch")
+            raise _Gap(f"the server ended the watch: {_failure_in(line)}")
         if kind != BOOKMARK:
             self._deliver(Changed(kind, item))
         self._version = version or self._version
 
     def _works_again(self) -> None:
         self._backoff.reset()
-        if self._is_failing:
-            self._is_failing = False
-            LOG.info("the watch works again", extra={"path": self.path})
+        self._outages.end(self.path)
 
     def _failed(self, verb: str, error: ApiError | Unreachable) -> None:
         """Report a series of failures once; a missing permission in its own words."""
@@ -216,21 +251,29 @@ class Watched(Generic[T]):
             if not self._is_denied:
                 self._is_denied = True
                 self._denied(permission_sentence(verb, self.path, error.message))
-        elif self._backoff.failures and not self._is_failing:  # one lost connection is nothing to report
-            self._is_failing = True
-            LOG.warning("cannot %s, retrying", verb, extra={"path": self.path, "error": str(error)})
+        elif self._backoff.failures:  # one lost connection is nothing to report
+            is_unknown = isinstance(error, ApiError) and error.status == 401
+            text = "the API server does not accept the credentials of this user" if is_unknown else str(error)
+            self._outages.begin(verb, self.path, text)
+
+
+def _failure_in(line: bytes) -> str:
+    """What the server says in an ERROR event."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        return printable(msgspec.json.decode(line, type=_FailureEvent).object.message)
+    return "no message"
 
 
 def permission_sentence(verb: str, path: str, message: str) -> str:
     """Which permission is missing, in one sentence, from the path of the request."""
     parts = path.strip("/").split("/")
     group, parts = ("", parts[2:]) if parts[0] == "api" else (parts[1] if len(parts) > 1 else "", parts[3:])
-    where = "in all namespaces"
+    where = ""
     if len(parts) > 2 and parts[0] == "namespaces":
-        where, parts = f"in namespace {parts[1]!r}", parts[2:]
+        where, parts = f" in namespace {parts[1]!r}", parts[2:]
     resource = parts[0] if parts else path
     of_group = f" of the API group {group!r}" if group else ""
     return (
-        f"stead may not {verb} {resource}{of_group} {where}; allow it the verbs 'list' and 'watch' on {resource!r}"
-        f" in its ClusterRole (the API server said: {message})"
+        f"stead may not {verb} {resource}{of_group}{where}; give its user or service account the verbs 'list' and"
+        f" 'watch' on {resource!r}, as `stead scheduler manifests` does (the API server said: {message})"
     )

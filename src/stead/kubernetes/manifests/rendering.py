@@ -82,6 +82,14 @@ def check_scheduler_name(name: str) -> None:
         )
 
 
+def check_lease_name(name: str) -> None:
+    if not _IS_NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        raise Invalid(
+            f"{quoted(name)} is not a name for a Lease; use up to {NAME_LENGTH_MAX} lowercase letters, digits, '-' and "
+            f"'.', for example 'stead'"
+        )
+
+
 def check_image(image: str) -> None:
     if not _IS_IMAGE.fullmatch(image) or len(image) > IMAGE_LENGTH_MAX:
         raise Invalid(f"{quoted(image)} is not a container image; use a name like 'registry.example.com/stead:0.1.0'")
