@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stead import Ask, Engine, Node
 from stead.codec import dumps
 from stead.engine.decisions import Placed, Refused, Waiting
 from stead.engine.explain.events import ids_of as about
+from stead.engine.facts import AskSubmitted, Fact, NodeJoined
 from stead.errors import Invalid
 from stead.journal import Diverged, Journal
 from stead.language.taints import Effect, Taint
@@ -78,3 +80,13 @@ def test_a_journal_that_differs_from_the_replay_is_refused(tmp_path: Path) -> No
         copy.close()
     with Journal.reading(tmp_path / "copy") as journal, pytest.raises(Diverged):
         replay_decision(journal, "cache", None)
+
+
+def test_a_pod_without_its_namespace_gets_a_hint(tmp_path: Path) -> None:
+    engine = Engine()
+    facts: list[Fact] = [NodeJoined(Node.of("n1", {"CPU": 1})), AskSubmitted(Ask.of("prod/web", {"CPU": 1}))]
+    engine.apply(*facts)
+    with Journal.open(tmp_path / "journal", engine.settings) as journal:
+        journal.append(facts, engine.decide())
+        with pytest.raises(Invalid, match=r"no decision about 'web' \(did you mean 'prod/web'\?\)"):
+            replay_decision(journal, "web")

@@ -82,6 +82,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str | None, str]] = [
     ("no current context", {"current-context": ""}, None, "has no current context; give one of production, staging"),
     ("no contexts", {"contexts": []}, None, "has no contexts; add one with `kubectl config set-context NAME`"),
     ("an unknown cluster", {"clusters": []}, None, "names the cluster 'big', which the file does not have"),
+    ("an unknown user", {"users": []}, None, "names the user '.*', which the file does not have; known users are none"),
     (
         "a server that is no URL",
         {"clusters": [{"name": "big", "cluster": {"server": "10.0.0.1"}}]},

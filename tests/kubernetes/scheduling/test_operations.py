@@ -152,6 +152,18 @@ def test_a_scheduler_with_nothing_to_decide_uses_almost_no_cpu(fake_cluster: Clu
     assert all(each.cpu_seconds - before < IDLE_SECONDS / 3 for each, before in zip(schedulers, used, strict=True))
 
 
+def test_a_scheduler_that_cannot_write_its_lease_is_not_ready(cluster: ClusterUnderTest) -> None:
+    scheduler = cluster.scheduler("--leader-elect", "--lease-namespace", "nowhere")
+    wait_until(lambda: "cannot update the lease nowhere/stead" in scheduler.ready()[1], "waiting for the probe")
+    assert scheduler.ready()[0] == 503
+
+
+def test_events_come_from_the_scheduler_name_of_the_pod(cluster: ClusterUnderTest) -> None:
+    cluster.scheduler("--scheduler-name", "stead", "--scheduler-name", "batch").wait_until_leading()
+    cluster.create(pod("late", scheduler="batch"))
+    assert cluster.wait_for_event("late", "FailedScheduling")["source"]["component"] == "batch"
+
+
 def test_events_of_bound_pods_can_be_switched_off(fake_cluster: ClusterUnderTest) -> None:
     """Fake only, because its log has every request."""
     cluster = fake_cluster
