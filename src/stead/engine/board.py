@@ -23,8 +23,9 @@ from stead.engine.fleet import Fleet, News, Nodes, as_flags, rows_of
 from stead.engine.ranking.kube_scores import KubeStanding
 from stead.engine.ranking.policies import Dice, policies
 from stead.engine.ranking.standing import Standing
+from stead.engine.ranking.views import View
 from stead.engine.rules import Hold, World, allowed
-from stead.engine.shapes import Demand, Shape, View
+from stead.engine.shapes import Demand, Shape
 from stead.engine.sharing import Sheet
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Unmanaged, Work

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from stead.engine.amounts import Amounts, shares_of
 from stead.engine.fleet import Fleet
 from stead.engine.ranking.policies import Dice
-from stead.engine.shapes import Demand, View
+from stead.engine.ranking.views import View
+from stead.engine.shapes import Demand
 from stead.language.resources import DEVICES, UNIT
 
 Flags = NDArray[np.bool_]

@@ -18,8 +18,9 @@ from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
 from stead.engine.change_log import IMAGES, NODES, PULLS, TAINTS, Column
 from stead.engine.fleet import Domains, Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.ranking.policies import Dice
+from stead.engine.ranking.views import View
 from stead.engine.rules import ToleratesTaints, World, allowed
-from stead.engine.shapes import Demand, View
+from stead.engine.shapes import Demand
 from stead.engine.work import Matching, Pull, meant_by
 from stead.language.asks import Affinity, Spread
 from stead.language.labels import ANYWHERE, Selector
@@ -51,7 +52,7 @@ class SoftSpread(NamedTuple):
 
 
 class KubeStanding:
-    """One demand's ranking of all nodes, as `shapes.Standing`, by kube-scheduler's scores."""
+    """One demand's ranking of all nodes, as `standing.Standing`, by kube-scheduler's scores."""
 
     __slots__ = (
         "_base",
@@ -385,7 +386,7 @@ class KubeStanding:
             nodes &= world.fleet.selected(self.demand.selector)
         return nodes & allowed((ToleratesTaints(self.demand.tolerations),), world) if spread.by_taints else nodes
 
-    # -- choosing, as in `shapes.Standing`
+    # -- choosing, as in `standing.Standing`
 
     def candidates(self) -> Nodes:
         return from_flags(self._feasible)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from stead.engine.amounts import LOAD_MAX, REFUSED, SCALARS_MAX, Amounts
 from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.ranking.policies import Dice
+from stead.engine.ranking.views import View
 from stead.engine.rules import World
-from stead.engine.shapes import Demand, View
+from stead.engine.shapes import Demand
 from stead.language.resources import UNIT
 
 _PREFERENCE_STEP = LOAD_MAX + 1
