@@ -1,9 +1,10 @@
 """`make bench-kube`: the Kubernetes scheduler on a real API server, beside the ceiling of the same run.
 
 Rule: the ceiling is the same binder with decisions made beforehand, on the same server, measured before or after the
-scheduler each time. Pods are created first and then the scheduler is started. Both are measured from the first binding
-to the last. Only ratios of one run mean something: API server, etcd, scheduler and this program share the machine's
-cores. Single runs differ by a third, so medians of several rounds are compared.
+scheduler each time. It is measured twice: alone, and with the scheduler's own watches in the same process, because the
+server also works for those. Pods are created first and then the scheduler is started. All are measured from the first
+binding to the last. Only ratios of one run mean something: API server, etcd, scheduler and this program share the
+machine's cores. Single runs differ by a third, so medians of several rounds are compared.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ from stead.engine.settings import Settings
 from stead.kubernetes.api.binding import Binder, BindResult, Outcome
 from stead.kubernetes.api.config import load
 from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.nodes import node_of
 from stead.kubernetes.scheduler import PLACED_AT_ONCE, calm_the_collector
 from stead.kubernetes.templates import Templates
+from stead.kubernetes.watches import Watches
 
 RESULTS = Path(__file__).resolve().parent / "kube_results.json"
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
-PODS, READ_PODS = 6_000, 2_000
+PODS, READ_PODS = 4_000, 2_000
 ROUNDS = int(os.environ.get("STEAD_BENCH_ROUNDS", "3"))
 STEADY_PODS, STEADY_RATE = 1_500, 150.0
 FULL_NODES, FULL_PODS = 5_000, 20_000
@@ -62,6 +65,8 @@ class Measured:
     workload: str
     ceiling: float
     """The median of all ceilings with this number of nodes."""
+    watching_ceiling: float
+    """The same with the scheduler's watches."""
     bound: float
     """The median of all rounds, as the fields that follow."""
     decision_ms: float
@@ -72,6 +77,10 @@ class Measured:
     @property
     def ratio(self) -> float:
         return self.bound / self.ceiling
+
+    @property
+    def watching_ratio(self) -> float:
+        return self.bound / self.watching_ceiling
 
 
 Workloads = dict[str, Callable[[str], Object]]
@@ -142,18 +151,25 @@ def pods_of(
     return [o.pod(f"{app}-pod-{i}", namespace, scheduler, labels=labels, **more) for i in range(count)]
 
 
-def ceiling(server: RealServer, kubectl: o.Kubectl, namespace: str, nodes: int) -> float:
-    """Bindings a second of the scheduler's own binder, with nothing to decide and nothing to watch."""
+def ceiling(server: RealServer, kubectl: o.Kubectl, namespace: str, nodes: int, kind: str) -> float:
+    """Bindings a second of the scheduler's own binder, with nothing to decide; `kind` is "alone" or "watching"."""
     kubectl.create(o.namespace(namespace))
     kubectl.create_many(pods_of(namespace, PODS, plain, "nobody"))
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kubectl.list("Pod", namespace, limit=1000)}
     script = [sys.executable, "-m", "benchmarks.kube", "ceiling", str(server.kubeconfig_path), namespace, str(nodes)]
-    done = subprocess.run(script, input=json.dumps(uids), capture_output=True, text=True, check=True)
+    done = subprocess.run([*script, kind], input=json.dumps(uids), capture_output=True, text=True, check=True)
     clear(kubectl, namespace)
     return float(done.stdout)
 
 
-def bind_all(kubeconfig: str, namespace: str, nodes: int) -> float:
+class NoWrites:
+    """A cluster that only watches asks for nothing that matters."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+def bind_all(kubeconfig: str, namespace: str, nodes: int, kind: str) -> float:
     """Bind the pods that stdin names, in a process of its own, as the scheduler is. Returns bindings a second, from the
     first to the last."""
     uids: dict[str, str] = json.load(sys.stdin)
@@ -167,11 +183,19 @@ def bind_all(kubeconfig: str, namespace: str, nodes: int) -> float:
             results.append(result)
             times.append(time.perf_counter())
 
+        cluster = KubeCluster(NoWrites(), ())
+        watches = Watches(client, cluster, Templates(()), lambda: None)
+        watching = asyncio.create_task(watches.run()) if kind == "watching" else None
+        while watching is not None and not watches.are_synced:
+            await asyncio.sleep(0.05)
+        calm_the_collector()
         binder = Binder(client, done)
         for number, (name, uid) in enumerate(uids.items()):
             binder.bind(namespace, name, uid, f"node-{number % nodes}")
         await binder.drain(300)
         await binder.close()
+        if watching is not None:
+            watching.cancel()
         await client.close()
         assert all(result.outcome is Outcome.BOUND for result in results), "every pod must be bound"
         return (len(times) - 1) / (times[-1] - times[0])
@@ -272,24 +296,24 @@ def clear(kubectl: o.Kubectl, namespace: str) -> None:
 
 def measure(server: RealServer, kubectl: o.Kubectl, nodes: int, chosen: Workloads, console: Console) -> list[Measured]:
     """All workloads on one server, several rounds of each, and the ceiling before or after every one of them."""
-    ceilings: list[float] = []
+    ceilings: dict[str, list[float]] = {"alone": [], "watching": []}
     rounds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in chosen}
     for number in range(ROUNDS):
         for place, (name, spec) in enumerate(chosen.items()):
             slug = f"{name.replace(' ', '-')}-{number}"
-            is_first = (number + place) % 2 == 0
-            if is_first:
-                ceilings.append(ceiling(server, kubectl, f"ceiling-{slug}", nodes))
+            before, after = ("alone", "watching") if (number + place) % 2 else ("watching", "alone")
+            ceilings[before].append(ceiling(server, kubectl, f"{before}-{slug}", nodes, before))
             apps = -(-PODS // (nodes * 3 // 4)) if name == "anti-affinity" else 1  # each has a node for each pod
             rounds[name].append(_scheduled(server, kubectl, slug, apps, spec))
-            if not is_first:
-                ceilings.append(ceiling(server, kubectl, f"ceiling-{slug}", nodes))
-            console.print(f"  {slug}: {rounds[name][-1][0]:,.0f} pods/s; ceiling {ceilings[-1]:,.0f}")
-    most = round(median(ceilings))
+            ceilings[after].append(ceiling(server, kubectl, f"{after}-{slug}", nodes, after))
+            most = ", ".join(f"{kind} {each[-1]:,.0f}" for kind, each in ceilings.items())
+            console.print(f"  {slug}: {rounds[name][-1][0]:,.0f} pods/s; ceiling {most}")
+    alone, watching = (round(median(each)) for each in ceilings.values())
     found = []
     for name, each in rounds.items():
         bound, decision_ms, cpu_ms = map(median, zip(*each, strict=True))
-        found.append(Measured(nodes, name, most, round(bound), decision_ms, cpu_ms, [round(one[0]) for one in each]))
+        bounds = [round(one[0]) for one in each]
+        found.append(Measured(nodes, name, alone, watching, round(bound), decision_ms, cpu_ms, bounds))
     return found
 
 
@@ -433,14 +457,23 @@ def main(words: Sequence[str]) -> None:
     results["deciding_us"] = {str(nodes): deciding(nodes) for nodes in sizes}
     console.print("deciding a pod, in microseconds:", results["deciding_us"])
     table = Table(
-        "nodes", "workload", "ceiling/s", "bound/s", "of ceiling", "of kube-scheduler", "decision ms", "CPU ms"
+        "nodes",
+        "workload",
+        "ceiling/s",
+        "bound/s",
+        "of it",
+        "with watches",
+        "of kube-scheduler",
+        "decision ms",
+        "CPU ms",
     )
     for nodes in sizes:
         with RealServer() as server, o.Kubectl(server) as kubectl:
             console.print(f"creating {nodes:,} nodes")
             kubectl.create_many(fleet(nodes))
             for found in measure(server, kubectl, nodes, chosen, console):
-                results["workloads"].append({**asdict(found), "ratio": round(found.ratio, 3)})
+                ratios = {"ratio": round(found.ratio, 3), "watching_ratio": round(found.watching_ratio, 3)}
+                results["workloads"].append({**asdict(found), **ratios})
                 known = KUBE_SCHEDULER.get(found.workload) if nodes == 5_000 else None
                 times = f"{found.bound / known[1]:.1f}-{found.bound / known[0]:.1f}x" if known else ""
                 table.add_row(
@@ -449,6 +482,7 @@ def main(words: Sequence[str]) -> None:
                     f"{found.ceiling:,.0f}",
                     f"{found.bound:,.0f}",
                     f"{found.ratio:.2f}",
+                    f"{found.watching_ratio:.2f}",
                     times,
                     f"{found.decision_ms:.3f}",
                     f"{found.cpu_ms:.2f}",
@@ -465,6 +499,6 @@ def main(words: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["ceiling"]:
-        print(bind_all(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+        print(bind_all(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]))
     else:
         main(sys.argv[1:])
