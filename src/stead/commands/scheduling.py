@@ -28,6 +28,9 @@ POLICIES = sorted((policy.value for policy in PolicyName), key=lambda name: name
 NAMES = ("stead",)
 """The names of the scheduler if none are given."""
 
+DEFAULT_SCHEDULER = "default-scheduler"
+"""The name of kube-scheduler."""
+
 
 def _checked(check: str) -> Callable[[click.Context, click.Parameter, T], T]:
     """A callback that checks an option with a function of `manifests.rendering`, which is imported when it runs."""
@@ -189,6 +192,11 @@ def scheduler(
         reports_scheduled=not no_scheduled_events,
     )
     logs.set_up(logs.LogFormat(log_format), log_level)
+    if DEFAULT_SCHEDULER in names:
+        process.LOG.warning(
+            "kube-scheduler has this name too: stop it, or both bind the same pods",
+            extra={"scheduler": DEFAULT_SCHEDULER},
+        )
     process.run(config, options, address)
 
 

@@ -164,6 +164,13 @@ def test_events_come_from_the_scheduler_name_of_the_pod(cluster: ClusterUnderTes
     assert cluster.wait_for_event("late", "FailedScheduling")["source"]["component"] == "batch"
 
 
+def test_the_name_of_kube_scheduler_is_used_with_a_warning(fake_cluster: ClusterUnderTest) -> None:
+    """Fake only: it does not depend on the server."""
+    scheduler = fake_cluster.scheduler("--scheduler-name", "default-scheduler")
+    line = scheduler.wait_for_line("kube-scheduler has this name too: stop it, or both bind the same pods")
+    assert line["scheduler"] == "default-scheduler"
+
+
 def test_events_of_bound_pods_can_be_switched_off(fake_cluster: ClusterUnderTest) -> None:
     """Fake only, because its log has every request."""
     cluster = fake_cluster
