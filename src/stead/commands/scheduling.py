@@ -63,11 +63,7 @@ def _checked_times(
     return value
 
 
-@click.group(short_help="Schedule the pods of a Kubernetes cluster.", invoke_without_command=True)
-@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file. [default: $KUBECONFIG, then ~/.kube/config]")
-@click.option("--context", metavar="NAME", help="The context in the kubeconfig file. [default: the current context]")
-@click.option("--in-cluster", is_flag=True, help="Use the service account of the pod that this process runs in.")
-@click.option(
+_named = click.option(
     "--scheduler-name",
     "names",
     multiple=True,
@@ -75,13 +71,22 @@ def _checked_times(
     callback=_checked("check_scheduler_name"),
     help="Schedule pods whose spec.schedulerName is NAME. Can be repeated. [default: stead]",
 )
-@click.option(
+
+_by_policy = click.option(
     "--policy",
     type=click.Choice(POLICIES),
     default=PolicyName.KUBE.value,
     show_default=True,
     help="How to choose among the nodes that fit. The annotation stead.dev/policy of a pod overrides it.",
 )
+
+
+@click.group(short_help="Schedule the pods of a Kubernetes cluster.", invoke_without_command=True)
+@click.option("--kubeconfig", metavar="FILE", help="The kubeconfig file. [default: $KUBECONFIG, then ~/.kube/config]")
+@click.option("--context", metavar="NAME", help="The context in the kubeconfig file. [default: the current context]")
+@click.option("--in-cluster", is_flag=True, help="Use the service account of the pod that this process runs in.")
+@_named
+@_by_policy
 @click.option("--leader-elect", is_flag=True, help="Schedule only while this process holds the Lease.")
 @click.option(
     "--lease-namespace",
@@ -274,21 +279,8 @@ def spreads_of(path: str | None) -> DefaultSpreads:
     callback=_checked("check_image"),
     help="Container image of the scheduler. [default: stead:VERSION]",
 )
-@click.option(
-    "--scheduler-name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    callback=_checked("check_scheduler_name"),
-    help="Schedule pods whose spec.schedulerName is NAME. Can be repeated. [default: stead]",
-)
-@click.option(
-    "--policy",
-    type=click.Choice(POLICIES),
-    default=PolicyName.KUBE.value,
-    show_default=True,
-    help="How to choose among the nodes that fit. The annotation stead.dev/policy of a pod overrides it.",
-)
+@_named
+@_by_policy
 @click.option(
     "--replicas",
     type=click.IntRange(1, 100),
