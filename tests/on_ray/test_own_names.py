@@ -1,4 +1,4 @@
-"""Stead's own actors and placement groups in Ray are recognised by their names and not listed."""
+"""Stead's own objects in Ray are recognised by their names, and its actors and placement groups are not listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ import ray
 import stead
 from stead.operate.snapshot import ALL
 from stead.ray.remote_desk import remote_desk
-from stead.ray.wire.own_names import ANCHORS, NAMESPACE, PLUGS, TICKET_PLUGS, WANTED, is_own_group
+from stead.ray.wire.own_names import (
+    ANCHORS,
+    NAMESPACE,
+    ONCE,
+    PLUGS,
+    TICKET_PLUGS,
+    WANTED,
+    is_own_group,
+    is_own_name,
+    labelled_names,
+    read_labelled,
+)
 from stead.ray.wire.tables import Tables
 from tests.on_ray.conftest import ClusterOf
 from tests.on_ray.waiting import wait_for
@@ -25,6 +36,36 @@ def test_a_group_is_steads_own_only_with_the_whole_prefix(begin: str) -> None:
     assert not is_own_group(begin.removesuffix("/"))
     assert not is_own_group(f"{begin.removesuffix('/')}in/0")
     assert not is_own_group("stead-demo")
+
+
+LONG = {"zone": f"in({','.join(f'value-{number}' for number in range(1000))})"}
+
+
+@pytest.mark.parametrize(
+    "selectors",
+    [[{"zone": "a"}], [{"zone": "!in(a,b)", "disk": "ssd"}, {"zone": "b"}, {}], [LONG, {"zone": "a"}]],
+    ids=["one", "with fallbacks", "long"],
+)
+def test_label_selectors_can_be_read_from_the_names_that_a_task_holds(selectors: list[dict[str, str]]) -> None:
+    names = labelled_names(selectors)
+    assert read_labelled(["CPU", ONCE, *reversed(names)]) == selectors
+    assert all(is_own_name(name) for name in names)
+    assert max(map(len, names)) < 1_100
+
+
+def test_work_without_label_selectors_holds_no_name_of_them() -> None:
+    assert read_labelled(["CPU", ONCE, "stead.plain.0"]) == []
+
+
+def test_equal_label_selectors_have_equal_names() -> None:
+    assert labelled_names([{"zone": "a", "disk": "ssd"}]) == labelled_names([{"disk": "ssd", "zone": "a"}])
+    assert labelled_names([{"zone": "a"}]) != labelled_names([{"zone": "b"}])
+
+
+def test_no_name_of_a_label_selector_looks_like_a_resource_of_a_placement_group() -> None:
+    for length in range(900, 1100):  # wherever a long selector is divided
+        names = labelled_names([{"zone": "a" * length + "_group_0_" + "abcd" * 9}])
+        assert not any(name[-1].isalnum() for name in names)
 
 
 @pytest.fixture(scope="module")

@@ -293,14 +293,34 @@ def test_labels_that_ray_matches_apply_to_it(ids: list[str]) -> None:
     assert ray.get(ref, timeout=SOON_S) == ids[2]
 
 
+NORTH = {"ray.io/region": "north"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_selector": NORTH},
+        {"label_selector": {"ray.io/region": "west"}, "fallback_strategy": [{"label_selector": NORTH}]},
+        {"label_selector": {"ray.io/region": f"in(north,{','.join(f'the-far-west-{at}' for at in range(200))})"}},
+    ],
+    ids=["a selector", "a fallback", "a long selector"],
+)
+def test_its_labels_apply_even_if_ray_does_not_list_it(options: dict[str, Any], ids: list[str]) -> None:
+    # Ray lists a task about a second after its submission, so a redirect may come first. This one is never listed.
+    with let_in_too_late(ids[0]):
+        refs = [task(where_am_i, ids[0], enable_task_events=False, **options).remote() for _ in range(3)]
+    assert ray.get(refs, timeout=SOON_S) == [ids[2]] * 3
+
+
 @pytest.mark.parametrize(
     "needs",
-    [{"resources": {"only": 1}}, {"hard": True}],
-    ids=["it needs what only that node has", "it is pinned there"],
+    [{"resources": {"only": 1}}, {"hard": True}, {"hard": True, "label_selector": NORTH}],
+    ids=["it needs what only that node has", "it is pinned there", "it is pinned there and has labels"],
 )
 def test_work_that_can_only_run_there_waits_until_the_taint_is_gone(needs: dict[str, Any], ids: list[str]) -> None:
-    is_pinned = "hard" in needs
-    options = {"scheduling_strategy": pinned(ids[0])} if is_pinned else needs
+    options = dict(needs)
+    if is_pinned := options.pop("hard", False):
+        options["scheduling_strategy"] = pinned(ids[0])
     with let_in_too_late(ids[0], by_hand=is_pinned):
         refs = [task(where_am_i, ids[0], **options).remote() for _ in range(3)]
     assert ray.wait(refs, timeout=4.0)[0] == [], "none runs there, and none has failed"

@@ -35,7 +35,7 @@ from stead.ray.submit.native_selectors import NOWHERE
 from stead.ray.submit.options import CHOICES, Marked, State, accept_options, silence_autoscaler
 from stead.ray.wire import resource_grants as grants
 from stead.ray.wire.node_page import ACTOR_ENTRY, ACTOR_HOLDS, ENTRY, ONE, SOFT_ACTOR_ENTRY, SOFT_ENTRY, NoPage, Page
-from stead.ray.wire.own_names import FIXED, ONCE, TIMED, read_name, soft_name
+from stead.ray.wire.own_names import FIXED, ONCE, TIMED, labelled_names, read_name, soft_name
 from stead.ray.wire.taint_labels import rare_taint
 from stead.text import short_id
 
@@ -158,8 +158,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
             return refs
         admitted = _admit_all(link, asked, resources, strategy, labels)
         if admitted is not None:
-            if _is_fixed(*admitted):
-                resources[FIXED] = ONE
+            resources.update(dict.fromkeys(_beside_the_pass(asked, admitted[0]), ONE))
             if not given[at_retries]:
                 resources[ONCE] = ONE
             args = list(given)
@@ -319,10 +318,13 @@ def _is_soft(strategy: Any) -> bool:
     return isinstance(strategy, NodeAffinitySchedulingStrategy) and bool(strategy.soft)
 
 
-def _is_fixed(strategy: Any, labels: Mapping[str, str] | None, _: Any) -> bool:
-    """Whether Ray's own rules exclude nodes that the pass allows."""
-    pinned = isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft
-    return pinned or bool(labels and labels.keys() - {RAY_NODE_ID})
+def _beside_the_pass(asked: Route | None, strategy: Any) -> list[str]:
+    """The names that state Ray's own rules, if they exclude nodes that the pass allows. A redirect reads them."""
+    if isinstance(strategy, NodeAffinitySchedulingStrategy) and not strategy.soft:
+        return [FIXED]
+    if asked is None or not asked.label_selector:
+        return []
+    return labelled_names([asked.label_selector, *asked.fallback_strategy])
 
 
 def _choices_in_slot(

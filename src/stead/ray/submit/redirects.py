@@ -24,11 +24,10 @@ from ray.exceptions import RayTaskError, TaskCancelledError, TaskUnschedulableEr
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from stead.language.labels import RAY_NODE_ID
 from stead.ray.submit.connection import Connection, connection
 from stead.ray.submit.core_worker import complete
 from stead.ray.wire.node_page import ENTRY, Page
-from stead.ray.wire.own_names import FIXED, ONCE, TIMED, read_name, read_slot, slot_name
+from stead.ray.wire.own_names import FIXED, ONCE, TIMED, read_labelled, read_name, read_slot, slot_name
 
 CLAIMS, TASK, CALL = b"stead-claims", b"task", b"call"
 LOOK_S = 0.2
@@ -148,18 +147,12 @@ class Redirect:
             )
 
     def _choices(self) -> dict[str, Any] | None:
-        """Ray's own rules on nodes, beside the pass. None if they allow only this node, or are unknown."""
-        if FIXED not in self._amounts:
-            return {}
-        from stead.ray.wire.gcs import ControlStore  # imported here because it is slow to load
-
-        address = ray._private.worker.global_worker.gcs_client.address
-        row = ControlStore(address).task(self._task_id)
-        selectors = row.selectors if row is not None else ()
-        labelled = [each for each in selectors if RAY_NODE_ID not in each] or selectors
-        if not any(labelled):
+        """Ray's own rules on nodes, beside the pass. None if they allow only this node."""
+        if FIXED in self._amounts:
             return None
-        first, *rest = labelled
+        first, *rest = read_labelled(self._amounts) or [{}]
+        if not first:
+            return {}
         return {"label_selector": first, "fallback_strategy": [{"label_selector": each} for each in rest] or None}
 
     # -- waiting for the result

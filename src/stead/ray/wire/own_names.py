@@ -6,6 +6,8 @@ not shown in any list of nodes, work or groups.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 # -- resources
@@ -20,7 +22,14 @@ IMPLICIT = f"{_EVERYWHERE}{PREFIX}"
 """Prefix of those of them that are stead's."""
 
 FIXED = f"{IMPLICIT}fixed"
-"""Held by a task whose pass does not contain all of its rules: Ray also checks labels or a node. On every node."""
+"""Held by a task with a hard affinity to its node. On every node."""
+
+_LABELLED = f"{IMPLICIT}labelled/"
+"""Prefix of the names that contain label selectors. On every node."""
+
+_PART_LENGTH = 1_000
+"""How much of a long selector one name contains: Ray matches names with regular expressions, which overflow the stack
+on very long text."""
 
 ONCE = f"{IMPLICIT}once"
 """Held by a task without retries: once it has started, it must not run again."""
@@ -41,6 +50,25 @@ NEVER = f"{PREFIX}never"
 def is_own_name(resource: str) -> bool:
     """Whether a resource is internal: stead's, or one that Ray has on every node."""
     return resource.startswith((PREFIX, _EVERYWHERE))
+
+
+def labelled_names(selectors: Sequence[Mapping[str, str]]) -> list[str]:
+    """Held by a task whose labels Ray matches itself. The names contain its label selector and then its fallbacks,
+    because a worker sees only what its task holds: Ray lists a task about a second late, or never. Equal selectors have
+    equal names."""
+    text = json.dumps([dict(each) for each in selectors], separators=(",", ":"), sort_keys=True)
+    # With the end mark, no part looks like a resource of a placement group.
+    return [
+        f"{_LABELLED}{start:06}/{text[start : start + _PART_LENGTH]}/" for start in range(0, len(text), _PART_LENGTH)
+    ]
+
+
+def read_labelled(names: Iterable[str]) -> list[dict[str, str]]:
+    """The label selector and the fallbacks in the names of what a task holds; empty if there are none."""
+    parts = sorted(name for name in names if name.startswith(_LABELLED))
+    text = "".join(part[len(_LABELLED) + len("000000/") : -1] for part in parts)
+    found: list[dict[str, str]] = json.loads(text) if text else []
+    return found
 
 
 def slot_name(key: str, generation: int) -> str:
