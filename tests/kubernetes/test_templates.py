@@ -121,7 +121,13 @@ def random_pod(random: Random) -> dict[str, Any]:
         random,
         namespace=["shop", "bank"],
         labels=[None, {}, {"app": "web"}, {"app": "db", "node_id": "x"}],
-        annotations=[None, {"note": 'für "alle"\n'}, {POLICY_ANNOTATION: "pack"}, {POLICY_ANNOTATION: "pak"}],
+        annotations=[
+            None,
+            {"note": 'für "alle"\n'},
+            {POLICY_ANNOTATION: "pack"},
+            {POLICY_ANNOTATION: "pak"},
+            {"stead.dev/polcy": "pack", "note": "x"},
+        ],
         ownerReferences=[[], [owner]],
         deletionTimestamp=["2026-01-01T00:00:00Z", None],
         creationTimestamp=["2026-01-01T00:00:00Z", None],
@@ -187,15 +193,14 @@ def test_what_a_pod_is() -> None:
     fields["metadata"] |= {
         "creationTimestamp": "1970-01-02T00:00:00Z",
         "deletionTimestamp": "1970-01-03T00:00:00Z",
-        "annotations": {"kubernetes.io/config.mirror": "x"},
     }
     found = read(Templates(), fields)
     assert (found.key, found.namespace, found.name, found.uid) == ("shop/web-0", "shop", "web-0", "uid-web-0")
     assert (found.node_name, found.phase, found.scheduler_name) == ("n1", "Pending", "stead")
-    assert (found.is_deleting, found.is_gated, found.is_mirror) == (True, True, True)
+    assert (found.is_deleting, found.is_gated) == (True, True)
     plain = read(Templates(), {"metadata": {"name": "p"}})
     assert (plain.key, plain.node_name, plain.phase) == ("/p", "", "")
-    assert (plain.is_deleting, plain.is_gated, plain.is_mirror) == (False, False, False)
+    assert (plain.is_deleting, plain.is_gated) == (False, False)
 
 
 def test_unicode_and_escapes() -> None:

@@ -12,14 +12,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from stead.errors import Invalid, Unsupported, sentence
-from stead.kubernetes.podspec import POLICY_ANNOTATION
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-"""The annotation of pods that a kubelet runs from a file on its node (static pods)."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
@@ -49,17 +45,12 @@ class Problem(msgspec.Struct, frozen=True):
         return Problem(sentence(error), isinstance(error, Unsupported))
 
 
-class Annotations(msgspec.Struct, gc=False):
-    policy: str | None = msgspec.field(default=None, name=POLICY_ANNOTATION)
-    mirror: str | None = msgspec.field(default=None, name=MIRROR_ANNOTATION)
-
-
 class Metadata(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     namespace: str | None = None
     uid: str | None = None
     labels: msgspec.Raw = _NULL
-    annotations: Annotations | None = None
+    annotations: msgspec.Raw = _NULL
     owner_references: msgspec.Raw = _NULL
     deletion_timestamp: str | None = None
     resource_version: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
-from stead.errors import Invalid, Unsupported, one_of
+from stead.errors import Invalid, Unsupported, did_you_mean, one_of
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, Owners
 from stead.kubernetes.fields import Fields, fields_in, items_in, labels_of, number_in, parts_in
 from stead.kubernetes.nodes import node_of
@@ -32,13 +32,17 @@ from stead.kubernetes.selecting import (
 from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
 from stead.language.labels import ANYWHERE, Labels, Selector
 from stead.language.taints import Toleration
+from stead.text import quoted
 
 __all__ = ["PODS", "REQUIRED", "ask_of", "is_gated", "node_of", "pod_id"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-POLICY_ANNOTATION = "stead.dev/policy"
+OWN_ANNOTATIONS = "stead.dev/"
+"""The prefix of annotations that are meant for stead."""
+
+POLICY_ANNOTATION = f"{OWN_ANNOTATIONS}policy"
 """The annotation that gives a pod another policy, for example ``flow-pack``."""
 
 DEFAULT_SCHEDULER = "create the pod again with schedulerName: default-scheduler"
@@ -181,8 +185,13 @@ def is_gated(pod: Fields) -> bool:
 
 
 def policy_of(metadata: Fields, usual: PolicyName) -> PolicyName:
-    """The policy that the pod's annotation names, or `usual`."""
-    name = fields_in(metadata, "annotations").get(POLICY_ANNOTATION)
+    """The policy that the pod's annotation names, or `usual`. Other annotations of stead are refused."""
+    annotations = fields_in(metadata, "annotations")
+    for key in annotations:
+        if key.startswith(OWN_ANNOTATIONS) and key != POLICY_ANNOTATION:
+            hint = did_you_mean(key, [POLICY_ANNOTATION])
+            raise Invalid(f"the annotation {quoted(key)} is unknown{hint}; stead reads {POLICY_ANNOTATION!r}")
+    name = annotations.get(POLICY_ANNOTATION)
     return usual if name is None else one_of(PolicyName, name, f"the annotation {POLICY_ANNOTATION}:")
 
 

@@ -29,7 +29,7 @@ from stead.kubernetes.api_objects import (
 )
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, OwnerKind, Owners, Stamp, controller_of
 from stead.kubernetes.fields import Fields
-from stead.kubernetes.podspec import POLICY_ANNOTATION, UNSUPPORTED_VOLUMES, ask_of
+from stead.kubernetes.podspec import OWN_ANNOTATIONS, POLICY_ANNOTATION, UNSUPPORTED_VOLUMES, ask_of
 from stead.language.asks import Ask, PolicyName
 
 TEMPLATES_MAX = 20_000
@@ -37,6 +37,8 @@ TEMPLATES_MAX = 20_000
 
 PARTS_MAX = 100_000
 """How many parts of asks are shared between equal ones."""
+
+OWN_BYTES = f'"{OWN_ANNOTATIONS}'.encode()
 
 VOLUMES_THAT_MATTER = UNSUPPORTED_VOLUMES | {"image"}
 
@@ -58,7 +60,6 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     scheduler_name: str
     is_deleting: bool
     is_gated: bool
-    is_mirror: bool
     ask: Ask | None
     problem: Problem | None
     template: Template
@@ -133,8 +134,8 @@ class Template:
 
     def __init__(self, source: bytes, pod: Fields, default_spreads: DefaultSpreads) -> None:
         self.source = source
-        """These bytes: a JSON list of the namespace, whether the pod is being deleted, labels, policy, owner references
-        and the cleared spec. So a template can be translated again at any time, without the pod."""
+        """These bytes: a JSON list of the namespace, whether the pod is being deleted, labels, annotations for stead,
+        owner references and the cleared spec. So a template can be translated again at any time, without the pod."""
         self.namespace: str = pod["metadata"]["namespace"]
         self.controller = controller_of(pod["metadata"])
         self.depends_on_namespaces = b'"namespaceSelector"' in source
@@ -147,13 +148,21 @@ class Template:
 
 def _pod_in(source: bytes) -> Fields:
     """A pod in API form whose scheduling-relevant bytes are `source`, with a name of one space."""
-    namespace, is_deleting, labels, policy, owner_references, spec = ANYTHING.decode(source)
+    namespace, is_deleting, labels, annotations, owner_references, spec = ANYTHING.decode(source)
     metadata = {"name": " ", "namespace": namespace, "labels": labels, "ownerReferences": owner_references}
     if is_deleting:
         metadata["deletionTimestamp"] = "now"
-    if policy is not None:
-        metadata["annotations"] = {POLICY_ANNOTATION: policy}
+    if annotations is not None:
+        metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
+
+
+def _own_annotations(annotations: bytes) -> Mapping[str, Any] | None:
+    """Those that are meant for stead; None if there are none. Others can be large and differ between equal pods."""
+    if OWN_BYTES not in annotations:
+        return None
+    found = ANYTHING.decode(annotations)
+    return {key: found[key] for key in sorted(found) if key.startswith(OWN_ANNOTATIONS)}
 
 
 class Templates:
@@ -249,14 +258,20 @@ class Templates:
         metadata, spec = found.metadata, found.spec
         if not metadata.name:
             raise Invalid("a pod must have a name such as 'web-0' under metadata.name, but one has none")
-        namespace, annotations = metadata.namespace or "", metadata.annotations
+        namespace = metadata.namespace or ""
         node_name, scheduler_name = sys.intern(spec.node_name or ""), sys.intern(spec.scheduler_name or "")
         is_deleting, is_gated = bool(metadata.deletion_timestamp), bool(spec.scheduling_gates)
         spec.node_name = spec.scheduler_name = spec.scheduling_gates = None
         if spec.volumes:
             spec.volumes = [volume for volume in spec.volumes if not VOLUMES_THAT_MATTER.isdisjoint(volume)]
-        policy = annotations and annotations.policy
-        parts = (namespace, is_deleting, metadata.labels, policy, metadata.owner_references, spec)
+        parts = (
+            namespace,
+            is_deleting,
+            metadata.labels,
+            _own_annotations(bytes(metadata.annotations)),
+            metadata.owner_references,
+            spec,
+        )
         source = ENCODER.encode(parts)
         template, pod = self._templates.get(source), None
         if template is None:
@@ -275,7 +290,6 @@ class Templates:
             scheduler_name,
             is_deleting,
             is_gated,
-            annotations is not None and annotations.mirror is not None,
             translation.named(key),
             translation.problem,
             template,

@@ -337,6 +337,11 @@ UNSUPPORTED_CASES = {
     "an unknown policy": Case(
         [A], [annotated(pod("p"), "stead.dev/policy", "kub")], {"p": Pending("stead.dev/policy")}
     ),
+    "an annotation of stead with a typing error": Case(
+        [A],
+        [annotated(pod("p"), "stead.dev/polcy", "pack")],
+        {"p": Pending("the annotation 'stead.dev/polcy' is unknown (did you mean 'stead.dev/policy'?)")},
+    ),
     "an operator that is newer than stead": Case(
         [A],
         [pod("p", tolerations=[{"key": "a", "operator": "Resembles", "value": "1"}])],
