@@ -1,15 +1,14 @@
 """`make bench-kube`: the Kubernetes scheduler on a real API server, beside the ceiling of the same run.
 
-Rule: the ceiling is the same binder with decisions made beforehand, on the same server, measured before or after the
-scheduler each time. It is measured twice: alone, and with the scheduler's own watches in the same process, because the
-server also works for those. Pods are created first and then the scheduler is started. All are measured from the first
-binding to the last. Only ratios of one run mean something: API server, etcd, scheduler and this program share the
-machine's cores. Single runs differ by a third, so medians of several rounds are compared.
+Rule: the ceiling is the same binder with decisions made beforehand, for equal pods on the same server (`kube_sides`).
+It is measured alone, and with the scheduler's own watches, because the server also works for those. Pods are created
+first. Only ratios of one run mean something: API server, etcd and scheduler share the machine's cores, and the speed of
+a shared machine changes by half within seconds. So each side has its own API server and its own process, the sides take
+turns in slices of a quarter of a second, and the sums of all slices are compared.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -17,11 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 from urllib.request import urlopen
 
@@ -30,24 +29,20 @@ from rich.table import Table
 from tests.kubernetes import objects as o
 from tests.kubernetes.servers.real import RealServer
 
+from benchmarks.kube_sides import Side, Slice
 from stead.engine.decisions import Placed
 from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, ClockAdvanced, Fact, NodeJoined
 from stead.engine.settings import Settings
-from stead.kubernetes.api.binding import Binder, BindResult, Outcome
-from stead.kubernetes.api.config import load
-from stead.kubernetes.api.http import ApiClient
-from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.nodes import node_of
 from stead.kubernetes.scheduler import PLACED_AT_ONCE, calm_the_collector
 from stead.kubernetes.templates import Templates
-from stead.kubernetes.watches import Watches
 
 RESULTS = Path(__file__).resolve().parent / "kube_results.json"
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
-PODS, READ_PODS = 4_000, 2_000
-ROUNDS = int(os.environ.get("STEAD_BENCH_ROUNDS", "3"))
+READ_PODS, DECIDED_PODS = 2_000, 4_000
+SLICE, SLICES = 256, int(os.environ.get("STEAD_BENCH_SLICES", "24"))
 STEADY_PODS, STEADY_RATE = 1_500, 150.0
 FULL_NODES, FULL_PODS = 5_000, 20_000
 
@@ -57,33 +52,66 @@ KUBE_SCHEDULER = {"plain": (221, 277), "required": (94, 95), "preferred": (183, 
 Object = dict[str, Any]
 
 
+Spec = Callable[[str], Object]
+"""The extra fields of a pod's spec, for pods with the label app=NAME."""
+
+Workloads = dict[str, Spec]
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One workload: pods a second, beside the ceiling."""
+    """One workload: pods a second over all slices, beside the ceilings."""
 
     nodes: int
     workload: str
-    ceiling: float
-    """The median of all ceilings with this number of nodes."""
-    watching_ceiling: float
-    """The same with the scheduler's watches."""
-    bound: float
-    """The median of all rounds, as the fields that follow."""
+    ceiling: int
+    watching_ceiling: int
+    bound: int
+    ratio: float
+    """Of the ceiling."""
+    ratio_quartiles: tuple[float, float]
+    """Of the ratios of single slices: how much the machine's speed changed."""
+    watching_ratio: float
     decision_ms: float
+    """Wall time of a decision, with the time in which other processes use the cores."""
     cpu_ms: float
-    rounds: list[int]
-    """Pods a second in each round."""
+    """CPU time of the scheduler for a pod."""
+    ceiling_cpu_ms: float
+
+    @staticmethod
+    def of(nodes: int, workload: str, slices: Mapping[Side, Sequence[Slice]]) -> Measured:
+        alone, watching, scheduler = (slices[side] for side in Side)
+        bound = _rate(scheduler)
+        single = quantiles([_rate([ours]) / _rate([theirs]) for ours, theirs in zip(scheduler, alone, strict=True)])
+        return Measured(
+            nodes,
+            workload,
+            round(_rate(alone)),
+            round(_rate(watching)),
+            round(bound),
+            round(bound / _rate(alone), 3),
+            (round(single[0], 2), round(single[2], 2)),
+            round(bound / _rate(watching), 3),
+            _per_pod_ms([each.decision_s for each in scheduler], scheduler),
+            _per_pod_ms([each.cpu_s for each in scheduler], scheduler),
+            _per_pod_ms([each.cpu_s for each in alone], alone),
+        )
 
     @property
-    def ratio(self) -> float:
-        return self.bound / self.ceiling
+    def sentence(self) -> str:
+        low, high = self.ratio_quartiles
+        return (
+            f"{self.workload}: {self.bound:,} pods/s, {self.ratio:.2f} of the ceiling of {self.ceiling:,} (quartiles of"
+            f" single slices {low:.2f} and {high:.2f}), {self.watching_ratio:.2f} of the one with watches"
+        )
 
-    @property
-    def watching_ratio(self) -> float:
-        return self.bound / self.watching_ceiling
+
+def _rate(slices: Sequence[Slice]) -> float:
+    return sum(each.bindings for each in slices) / sum(each.seconds for each in slices)
 
 
-Workloads = dict[str, Callable[[str], Object]]
+def _per_pod_ms(seconds: Sequence[float], slices: Sequence[Slice]) -> float:
+    return round(1e3 * sum(seconds) / sum(each.bindings for each in slices), 4)
 
 
 def plain(_name: str) -> Object:
@@ -91,7 +119,7 @@ def plain(_name: str) -> Object:
 
 
 def workloads() -> Workloads:
-    """The extra fields of the pods' specs, for pods with the label app=NAME."""
+    """What each workload adds to its pods."""
 
     def app(name: str) -> Object:
         return {"labelSelector": {"matchLabels": {"app": name}}}
@@ -142,65 +170,11 @@ def fleet(count: int) -> list[Object]:
     return found
 
 
-def pods_of(
-    namespace: str, count: int, spec: Callable[[str], Object], scheduler: str = "stead", app: str = ""
-) -> list[Object]:
+def pods_of(namespace: str, count: int, spec: Spec, scheduler: str = "stead", app: str = "") -> list[Object]:
     """Pods of one app, by default with the name of the namespace."""
     app = app or namespace
     more, labels = spec(app), {"app": app}
     return [o.pod(f"{app}-pod-{i}", namespace, scheduler, labels=labels, **more) for i in range(count)]
-
-
-def ceiling(server: RealServer, kubectl: o.Kubectl, namespace: str, nodes: int, kind: str) -> float:
-    """Bindings a second of the scheduler's own binder, with nothing to decide; `kind` is "alone" or "watching"."""
-    kubectl.create(o.namespace(namespace))
-    kubectl.create_many(pods_of(namespace, PODS, plain, "nobody"))
-    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kubectl.list("Pod", namespace, limit=1000)}
-    script = [sys.executable, "-m", "benchmarks.kube", "ceiling", str(server.kubeconfig_path), namespace, str(nodes)]
-    done = subprocess.run([*script, kind], input=json.dumps(uids), capture_output=True, text=True, check=True)
-    clear(kubectl, namespace)
-    return float(done.stdout)
-
-
-class NoWrites:
-    """A cluster that only watches asks for nothing that matters."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
-
-
-def bind_all(kubeconfig: str, namespace: str, nodes: int, kind: str) -> float:
-    """Bind the pods that stdin names, in a process of its own, as the scheduler is. Returns bindings a second, from the
-    first to the last."""
-    uids: dict[str, str] = json.load(sys.stdin)
-
-    async def bind() -> float:
-        client = ApiClient(load(kubeconfig))
-        results: list[BindResult] = []
-        times: list[float] = []
-
-        def done(result: BindResult) -> None:
-            results.append(result)
-            times.append(time.perf_counter())
-
-        cluster = KubeCluster(NoWrites(), ())
-        watches = Watches(client, cluster, Templates(()), lambda: None)
-        watching = asyncio.create_task(watches.run()) if kind == "watching" else None
-        while watching is not None and not watches.are_synced:
-            await asyncio.sleep(0.05)
-        calm_the_collector()
-        binder = Binder(client, done)
-        for number, (name, uid) in enumerate(uids.items()):
-            binder.bind(namespace, name, uid, f"node-{number % nodes}")
-        await binder.drain(300)
-        await binder.close()
-        if watching is not None:
-            watching.cancel()
-        await client.close()
-        assert all(result.outcome is Outcome.BOUND for result in results), "every pod must be bound"
-        return (len(times) - 1) / (times[-1] - times[0])
-
-    return asyncio.run(bind())
 
 
 class Running:
@@ -286,56 +260,77 @@ def running(server: RealServer, *options: str) -> Iterator[Running]:
 
 
 def clear(kubectl: o.Kubectl, namespace: str) -> None:
-    """Delete all pods and events of a namespace."""
+    """Delete all pods and events of a namespace, in pieces, because the request for all of them would time out."""
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
     for resource in ("pods", "events"):
         path = f"/api/v1/namespaces/{namespace}/{resource}"
-        kubectl.request("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
-    while kubectl.list("Pod", namespace, limit=1):
-        time.sleep(0.05)
+        while kubectl.request("GET", path, limit=1).body["items"]:
+            kubectl.request("DELETE", path, options, limit=500)
 
 
-def measure(server: RealServer, kubectl: o.Kubectl, nodes: int, chosen: Workloads, console: Console) -> list[Measured]:
-    """All workloads on one server, several rounds of each, and the ceiling before or after every one of them."""
-    ceilings: dict[str, list[float]] = {"alone": [], "watching": []}
-    rounds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in chosen}
-    for number in range(ROUNDS):
-        for place, (name, spec) in enumerate(chosen.items()):
-            slug = f"{name.replace(' ', '-')}-{number}"
-            before, after = ("alone", "watching") if (number + place) % 2 else ("watching", "alone")
-            ceilings[before].append(ceiling(server, kubectl, f"{before}-{slug}", nodes, before))
-            apps = -(-PODS // (nodes * 3 // 4)) if name == "anti-affinity" else 1  # each has a node for each pod
-            rounds[name].append(_scheduled(server, kubectl, slug, apps, spec))
-            ceilings[after].append(ceiling(server, kubectl, f"{after}-{slug}", nodes, after))
-            most = ", ".join(f"{kind} {each[-1]:,.0f}" for kind, each in ceilings.items())
-            console.print(f"  {slug}: {rounds[name][-1][0]:,.0f} pods/s; ceiling {most}")
-    alone, watching = (round(median(each)) for each in ceilings.values())
+class Rival:
+    """One side of the comparison: its own API server with nodes, and a process that binds pods there."""
+
+    def __init__(self, side: Side, server: RealServer, nodes: int) -> None:
+        self.side, self._server, self._nodes = side, server, nodes
+        self.kubectl = o.Kubectl(server)
+
+    def create(self, namespace: str, workload: str, spec: Spec, total: int) -> None:
+        """Create the pods of a workload."""
+        per_app = self._nodes * 3 // 4 if workload == "anti-affinity" else total  # each pod of an app needs a node
+        scheduler = "stead" if self.side is Side.SCHEDULER else "nobody"
+        self.kubectl.create(o.namespace(namespace))
+        for app in range(-(-total // per_app)):
+            count = min(per_app, total - app * per_app)
+            self.kubectl.create_many(pods_of(namespace, count, spec, scheduler, app=f"{namespace}-{app}"))
+
+    @contextmanager
+    def binding(self, namespace: str) -> Iterator[Callable[[int], Slice]]:
+        """Start the process. What it yields binds this many pods."""
+        uids = {
+            pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.kubectl.list("Pod", namespace, limit=1000)
+        }
+        command = [sys.executable, "-m", "benchmarks.kube_sides", self.side, str(self._server.kubeconfig_path)]
+        with subprocess.Popen(
+            [*command, namespace, str(self._nodes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+
+            def ask(question: str) -> str:
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(question + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+                if not answer:
+                    raise SystemExit(f"the process of {self.side} ended")
+                return answer
+
+            ask(json.dumps(uids))
+            yield lambda count: Slice(**json.loads(ask(str(count))))
+            process.stdin.close()
+
+
+def measure(rivals: Sequence[Rival], nodes: int, chosen: Workloads, console: Console) -> list[Measured]:
+    """All workloads: ceilings and scheduler in turns."""
     found = []
-    for name, each in rounds.items():
-        bound, decision_ms, cpu_ms = map(median, zip(*each, strict=True))
-        bounds = [round(one[0]) for one in each]
-        found.append(Measured(nodes, name, alone, watching, round(bound), decision_ms, cpu_ms, bounds))
+    for name, spec in chosen.items():
+        namespace = name.replace(" ", "-")
+        taken: dict[Side, list[Slice]] = {side: [] for side in Side}
+        with ExitStack() as stack:
+            for rival in rivals:
+                rival.create(namespace, name, spec, (SLICES + 1) * SLICE)
+            bind = {rival.side: stack.enter_context(rival.binding(namespace)) for rival in rivals}
+            for number in range(SLICES + 1):
+                for place in range(len(rivals)):
+                    side = rivals[(number + place) % len(rivals)].side
+                    slice = bind[side](SLICE)
+                    if number:  # the first one opens connections
+                        taken[side].append(slice)
+        for rival in rivals:
+            clear(rival.kubectl, namespace)
+        found.append(Measured.of(nodes, name, taken))
+        console.print(f"  {found[-1].sentence}")
     return found
-
-
-def _scheduled(
-    server: RealServer, kubectl: o.Kubectl, namespace: str, apps: int, spec: Callable[[str], Object]
-) -> tuple[float, float, float]:
-    """Pods a second, and for each pod the time of its decision and the scheduler's CPU time, both in ms."""
-    kubectl.create(o.namespace(namespace))
-    pods = [pod for app in range(apps) for pod in pods_of(namespace, PODS // apps, spec, app=f"{namespace}-{app}")]
-    count = len(pods)
-    kubectl.create_many(pods)
-    with running(server) as scheduler:
-        while not scheduler.scheduling:
-            time.sleep(0.01)
-        started_cpu_s = scheduler.cpu_s()
-        bound = scheduler.wait_until_bound(count)
-        decision_s = scheduler.metric(
-            'scheduler_scheduling_attempt_duration_seconds_sum{profile="stead",result="scheduled"}'
-        )
-        cpu_s = scheduler.cpu_s() - started_cpu_s
-    clear(kubectl, namespace)
-    return bound, 1e3 * decision_s / count, 1e3 * cpu_s / count
 
 
 def reading() -> dict[str, float]:
@@ -351,7 +346,7 @@ def reading() -> dict[str, float]:
     return found
 
 
-def _line(name: str, app: str, spec: Callable[[str], Object]) -> bytes:
+def _line(name: str, app: str, spec: Spec) -> bytes:
     pod = o.pod(name, labels={"app": app}, **spec(app))
     pod["metadata"] |= {"uid": name, "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return json.dumps({"type": "ADDED", "object": {**pod, "status": {"phase": "Pending"}}}).encode()
@@ -375,7 +370,7 @@ def deciding(count: int) -> dict[str, float]:
     joined = [NodeJoined(node_of(node)) for node in fleet(count)]
     found: dict[str, float] = {}
     for name, spec in workloads().items():
-        templates, pods = Templates(), pods_of(name.replace(" ", "-"), PODS, spec)
+        templates, pods = Templates(), pods_of(name.replace(" ", "-"), DECIDED_PODS, spec)
         read = [templates.decode_pod(json.dumps(pod).encode()).ask for pod in pods]
         asks = {ask.id: ask for ask in read if ask is not None}
         engine = Engine(Settings(patience=None, placed_at_once=PLACED_AT_ONCE))
@@ -448,8 +443,8 @@ def main(words: Sequence[str]) -> None:
     chosen = {name: spec for name, spec in workloads().items() if not names or name.replace(" ", "-") in names}
     results: Object = {
         "cores": os.cpu_count(),
-        "rounds": ROUNDS,
-        "pods": PODS,
+        "slices": SLICES,
+        "pods_in_a_slice": SLICE,
         "reading_us": reading(),
         "workloads": [],
     }
@@ -468,12 +463,13 @@ def main(words: Sequence[str]) -> None:
         "CPU ms",
     )
     for nodes in sizes:
-        with RealServer() as server, o.Kubectl(server) as kubectl:
+        with ExitStack() as stack:
+            rivals = [Rival(side, stack.enter_context(RealServer()), nodes) for side in Side]
             console.print(f"creating {nodes:,} nodes")
-            kubectl.create_many(fleet(nodes))
-            for found in measure(server, kubectl, nodes, chosen, console):
-                ratios = {"ratio": round(found.ratio, 3), "watching_ratio": round(found.watching_ratio, 3)}
-                results["workloads"].append({**asdict(found), **ratios})
+            for rival in rivals:
+                rival.kubectl.create_many(fleet(nodes))
+            for found in measure(rivals, nodes, chosen, console):
+                results["workloads"].append(asdict(found))
                 known = KUBE_SCHEDULER.get(found.workload) if nodes == 5_000 else None
                 times = f"{found.bound / known[1]:.1f}-{found.bound / known[0]:.1f}x" if known else ""
                 table.add_row(
@@ -487,7 +483,9 @@ def main(words: Sequence[str]) -> None:
                     f"{found.decision_ms:.3f}",
                     f"{found.cpu_ms:.2f}",
                 )
-            if nodes == FULL_NODES and (not words or "full" in words):
+        if nodes == FULL_NODES and (not words or "full" in words):
+            with RealServer() as server, o.Kubectl(server) as kubectl:
+                kubectl.create_many(fleet(nodes))
                 console.print("pods at a steady rate, then a start with many pods")
                 results["steady"] = steady(server, kubectl)
                 results["full"] = full(server, kubectl)
@@ -498,7 +496,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["ceiling"]:
-        print(bind_all(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]))
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])
