@@ -36,6 +36,7 @@ from tests.behaviour import (
     fill,
     group,
     near,
+    near_app,
     node,
     on,
     place,
@@ -133,6 +134,13 @@ def test_work_that_has_just_become_placeable_is_not_overtaken() -> None:
     first = ask("a", 1, priority=10, affinities=all_of(near("b")))
     decisions = submit(engine, first, ask("b", 1, priority=5), ask("c", 2))
     assert placements(decisions) == {"b": "n0", "a": "n0"}
+
+
+def test_work_that_has_just_become_placeable_comes_before_more_of_the_work_that_it_waited_for() -> None:
+    engine = cluster(node("n0", 3))
+    first = ask("a", 1, priority=10, affinities=all_of(near_app("web")))
+    decisions = submit(engine, first, *(ask(f"web{index}", 1, labels={"app": "web"}) for index in range(3)))
+    assert list(placements(decisions)) == ["web0", "a", "web1"]
 
 
 def test_a_limit_bounds_how_much_is_placed_in_one_call() -> None:

@@ -194,6 +194,18 @@ class Board:
         """The nodes that would take it if enough became free."""
         return self.standing(demand).nodes & allowed((demand.rules.could_fit,), self.world)
 
+    def wakers(self, shape: Shape) -> tuple[list[Column], Nodes]:
+        """The columns whose change could let a shape fit, and the nodes where more free resources could."""
+        columns: list[Column] = []
+        hopes: Nodes = 0
+        for demand in shape.demands:
+            hopeful = self.hopes(demand)
+            columns += demand.reads(self.work)
+            columns += [Column("total", resource) for resource, _ in demand.needs]
+            columns += [Column("free", resource) for resource, _ in demand.needs if hopeful]
+            hopes |= hopeful
+        return columns, hopes
+
     def emptiest(self, demand: Demand, nodes: Nodes) -> int:
         """The least loaded of these nodes, where enough is likely to become free first."""
         where = np.flatnonzero(as_flags(nodes, self.fleet.size))

@@ -13,7 +13,6 @@ from typing import Any
 from stead.engine.batch.batches import Batch, Run, ready_runs
 from stead.engine.batch.flow import Solver
 from stead.engine.batch.moving import best_moves
-from stead.engine.change_log import Column
 from stead.engine.decisions import (
     DeadlinePassed,
     Decision,
@@ -260,11 +259,11 @@ class Engine:
                 if left is not None and left <= 0:
                     parts.is_unfinished = True  # so `next_moment` is now
                     return decisions
-                singles += line.sleeper.policy.in_batches
                 if singles > SINGLES_MAX:
                     parts.is_unfinished = True
                     return decisions
                 placed = self._decide_line(line, left, decisions, cuts_batches=limit is not None)
+                singles += max(placed, 1) if line.sleeper.policy.in_batches else 0
                 left = None if left is None else left - placed
                 waiting.wake(parts.board.fleet)
         decisions += times.evict_due(now)
@@ -301,12 +300,14 @@ class Engine:
             runs = ready_runs(parts.board, parts.waiting, sleeper.policy, limit if cuts_batches else None)
             if runs:
                 return self._decide_batch(sleeper.policy, runs, decisions)
-        if isinstance(sleeper, GroupShape) or sleeper.one_by_one or parts.board.work.watches(sleeper.kind):
-            limit = 1  # each placement may wake other work, or change where the next can go
-        run = list(islice(parts.board.work.up_to_watched(parts.waiting.items_in(line)), limit))
         if isinstance(sleeper, GroupShape):
-            return self._decide_group(sleeper, run[0].id, decisions)
-        placed = self._place_run(line, sleeper, run, decisions)  # type: ignore[arg-type]  # shapes queue asks
+            return self._decide_group(sleeper, next(iter(parts.waiting.items_in(line))), decisions)
+        in_turn = sleeper.one_by_one or parts.board.work.watches(sleeper.kind)
+        limit = SINGLES_MAX if in_turn and limit is None else limit
+        run: list[Ask] = list(islice(parts.board.work.up_to_watched(parts.waiting.items_in(line)), limit))  # type: ignore[arg-type]  # shapes queue asks
+        if in_turn:
+            return self._place_in_turn(line, sleeper, run, decisions)
+        placed = self._place_run(line, sleeper, run, decisions)
         if placed < len(run):
             self._block(sleeper, decisions)
         return placed
@@ -364,6 +365,19 @@ class Engine:
                     done += len(rows)
         return done
 
+    def _place_in_turn(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
+        """Place equal asks one after the other, because each may change where the next can go. Stop where a placement
+        has woken other work, which may come first. Returns how many were placed."""
+        waiting, fleet = self._parts.waiting, self._parts.board.fleet
+        for placed, ask in enumerate(run):
+            if not self._place_one(line, shape, ask, decisions):
+                self._block(shape, decisions)
+                return placed
+            waiting.wake(fleet)
+            if waiting.has_woken:
+                return placed + 1
+        return len(run)
+
     def _place_one(self, line: Line, shape: Shape, ask: Ask, decisions: list[Decision]) -> bool:
         board = self._parts.board
         for demand in shape.demands:
@@ -406,15 +420,7 @@ class Engine:
                 parts.forget(item.id)
                 decisions.append(Refused(item.id, NodeUnknown(named)))
             return
-        columns: list[Column] = []
-        hopes = 0
-        for demand in shape.demands:
-            hopeful = board.hopes(demand)
-            columns += demand.reads(board.work)
-            columns += [Column("total", resource) for resource, _ in demand.needs]
-            columns += [Column("free", resource) for resource, _ in demand.needs if hopeful]
-            hopes |= hopeful
-        parts.waiting.sleep(shape, columns, hopes)
+        parts.waiting.sleep(shape, *board.wakers(shape))
         self._report_waiting(shape, short_verdicts(board, shape), "", decisions)
 
     def _report_waiting(

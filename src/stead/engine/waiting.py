@@ -302,6 +302,11 @@ class Lines:
     def awake(self) -> bool:
         return bool(self._ready)
 
+    @property
+    def has_woken(self) -> bool:
+        """Whether `wake` has woken a sleeper since `lines` returned the last line."""
+        return bool(self._woken)
+
     def report(self, sleeper: Sleeper, verdicts: tuple[Verdict, ...]) -> tuple[str, ...]:
         """Remember these verdicts as reported. Returns the items to report them for: all items of the sleeper if the
         main reasons changed (counts alone do not matter), else only the items added since."""

@@ -320,6 +320,11 @@ class KubeStanding:
     def _nearness(self, world: World, feasible: NDArray[np.bool_]) -> Amounts | None:
         """InterPodAffinity: weights of the ask's own preferences for other work, and of that work's for the ask."""
         fleet, work = world.fleet, world.work
+        keys = {pull.topology for pull in (*self._pulls, *work.pulls(self.demand.kind))}
+        if len(keys) == 1:
+            [key] = keys
+            if len(self._present_in(key, fleet.domain_column(key), feasible)) < 2:
+                return None  # all candidates are in one domain
         by_key: dict[str, Amounts] = {}
         for pull in self._pulls:
             counted = work.counts_by_domain(pull.matching, fleet.domain_column(pull.topology), fleet.alive)
