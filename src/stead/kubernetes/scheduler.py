@@ -38,13 +38,17 @@ from stead.language.nodes import NodeId
 
 LOG = logging.getLogger("stead.kubernetes")
 
-PLACED_AT_ONCE = 64
+PLACED_AT_ONCE = 128
 """How many pods a step places. More of them share the cost of a step, and the caches of the processor. So many are
 decided in a few milliseconds, and the API server has as many bindings to work on meanwhile."""
 
 QUEUED_MAX, QUEUED_MIN = 64, 16
 """When more bindings than the first number wait to be sent, no further pods are placed until only the second number
 waits: a step for every binding that is done would cost more than the decisions."""
+
+REST_S = 0.01
+"""How long the watch of pods rests while bindings wait to be sent. Reading each event when it arrives would cost as
+much as decoding it, and nothing could be done for a new pod before those bindings are sent."""
 
 TRY_LATER_S, TRY_LATER_S_MAX = 5.0, 60.0
 """How long a pod whose binding failed keeps its place before it is placed again; twice as long after each failure."""
@@ -104,7 +108,7 @@ class Scheduler:
         self.templates = Templates(
             options.names, options.policy, options.default_spreads, has_solver=solver.found() is not None
         )
-        self.watches = Watches(client, self.cluster, self.templates, self._news_arrived)
+        self.watches = Watches(client, self.cluster, self.templates, self._news_arrived, self._rest_s)
         self.lease: Lease | None = None
         if options.lease is not None:
             self.lease = Lease(lease_client or client, *options.lease, options.identity, *options.lease_times)
@@ -230,6 +234,10 @@ class Scheduler:
         """A watch has reported something. If bindings pile up, that is taken in the next step."""
         if not self._is_full:
             self._wake_up()
+
+    def _rest_s(self) -> float:
+        """How long the watch of pods may rest."""
+        return REST_S if self.binder.queued else 0.0
 
     # -- leading
 

@@ -85,7 +85,12 @@ class Watches:
     """All watches of a scheduler. `changed` is called after every event that may concern it."""
 
     def __init__(
-        self, client: ApiClient, cluster: KubeCluster, templates: Templates, changed: Callable[[], None]
+        self,
+        client: ApiClient,
+        cluster: KubeCluster,
+        templates: Templates,
+        changed: Callable[[], None],
+        rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._cluster = cluster
         self._templates = templates
@@ -116,6 +121,7 @@ class Watches:
             self._pods_arrived,
             query=UNFINISHED,
             outages=outages,
+            rest_s=rest_s,
         )
 
     @property

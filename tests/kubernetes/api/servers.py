@@ -8,12 +8,17 @@ from __future__ import annotations
 import asyncio
 import heapq
 import json
+import shutil
 import ssl
+import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+import pytest
 
 from stead.kubernetes.api.config import ApiConfig, Credentials
 
@@ -222,3 +227,23 @@ class ManualClock:
             future = heapq.heappop(self._sleeping)[2]
             if not future.done():
                 future.set_result(None)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    files = folder / "certificate.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [*command.split(), *names, "-out", str(files[0]), "-keyout", str(files[1])], check=True, capture_output=True
+    )
+    return files
+
+
+def tls_server(public: Path, private: Path) -> ssl.SSLContext:
+    """For a server with this certificate and key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(public, private)
+    return context

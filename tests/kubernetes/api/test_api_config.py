@@ -19,8 +19,7 @@ from stead.errors import Invalid, Unsupported
 from stead.kubernetes.api import config as module
 from stead.kubernetes.api.config import load
 from stead.kubernetes.api.http import ApiClient
-from tests.kubernetes.api.servers import Server, always, reply
-from tests.kubernetes.api.test_requests import certificate
+from tests.kubernetes.api.servers import Server, always, certificate, reply, tls_server
 
 
 @pytest.fixture(autouse=True)
@@ -274,8 +273,7 @@ class TestInAPod:
 @pytest.mark.parametrize("is_verified", [True, False])
 def test_a_client_certificate_from_a_kubeconfig_is_presented(tmp_path: Path, is_verified: bool) -> None:
     public, private = certificate(tmp_path)
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(public, private)
+    server_side = tls_server(public, private)
     server_side.load_verify_locations(public)
     server_side.verify_mode = ssl.CERT_REQUIRED
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -23,12 +21,14 @@ from tests.kubernetes.api.servers import (
     Request,
     Server,
     always,
+    certificate,
     chunk,
     ended,
     forever,
     refusal,
     reply,
     scripted,
+    tls_server,
     until,
 )
 
@@ -389,23 +389,9 @@ class TestCredentials:
             Credentials(lambda _: "Bearer x\r\nX-Evil: 1")
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl to make a certificate")
-    files = folder / "certificate.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test"
-    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(
-        [*command.split(), *names, "-out", str(files[0]), "-keyout", str(files[1])], check=True, capture_output=True
-    )
-    return files
-
-
 def test_tls_works_with_a_trusted_certificate_and_refuses_another(tmp_path: Path) -> None:
     public, private = certificate(tmp_path)
-    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(public, private)
+    server_side = tls_server(public, private)
 
     async def main() -> None:
         async with Server(always(reply(200, BIG)), tls=server_side) as server:

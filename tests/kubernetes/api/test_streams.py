@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from asyncio.sslproto import SSLProtocol
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,10 +23,13 @@ from tests.kubernetes.api.servers import (
     Request,
     Server,
     always,
+    certificate,
     chunk,
     ended,
     refusal,
     scripted,
+    tls_server,
+    turn,
     until,
 )
 
@@ -208,6 +215,54 @@ def test_a_slow_reader_stops_the_server_and_loses_nothing() -> None:
                 lines = [each async for each in stream]
             assert len(lines) == count - 1
             assert all(each == line for each in lines)
+            await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
+def test_what_arrives_while_a_reader_rests_is_read_at_once(
+    has_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server_side = client_side = None
+    if has_tls:
+        public, private = certificate(tmp_path)
+        server_side = tls_server(public, private)
+        client_side = ssl.create_default_context(cafile=str(public))
+    reads: Counter[object] = Counter()
+    protocol = SSLProtocol if has_tls else Connection
+    received = "buffer_updated" if has_tls else "data_received"  # called once for each read of the socket
+    read = getattr(protocol, received)
+
+    def counted(self: object, given: object) -> None:
+        reads[self] += 1
+        read(self, given)
+
+    is_resting, has_sent = asyncio.Event(), asyncio.Event()
+    lines = [b"%d" % number for number in range(100)]
+
+    async def answer(_request: Request, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(CHUNKED + chunk(b"first\n"))
+        await is_resting.wait()
+        for line in lines:
+            writer.write(chunk(line + b"\n"))
+            await writer.drain()
+            await turn()  # so that each line is a packet, and would be a read
+        has_sent.set()
+        return LAST_CHUNK
+
+    async def main() -> None:
+        async with Server(answer, tls=server_side) as server:
+            client = ApiClient(server.config(tls=client_side))
+            async with await client.stream("/watch") as stream:
+                assert await stream.batch() == [b"first"]
+                monkeypatch.setattr(protocol, received, counted)
+                with stream.resting():
+                    is_resting.set()
+                    await has_sent.wait()
+                    most = max(reads.values(), default=0)
+                assert [line async for line in stream] == lines
+            assert most <= 1, "only the first read is done; the rest stays in the kernel"
             await client.close()
 
     asyncio.run(main())

@@ -302,3 +302,37 @@ def test_it_is_known_when_the_server_last_sent_something() -> None:
         assert seen.watched.last_received > began
 
     watch(Script([refusal(500), page([], "7")], [events(event("ADDED", "a", "8")), OPEN]), wait)
+
+
+def test_a_watch_rests_after_its_events_as_long_as_it_is_told_to() -> None:
+    async def answer(request: Request, writer: asyncio.StreamWriter) -> bytes:
+        if "watch" not in request.query:
+            return page([], "7")
+        writer.write(CHUNKED + chunk(event("ADDED", "a", "8") + b"\n"))
+        await rested.wait()
+        writer.write(chunk(event("ADDED", "b", "9") + b"\n"))
+        await asyncio.Event().wait()
+        raise AssertionError("the watch stays open")
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        rested.set()
+
+    async def main() -> None:
+        async with Server(answer) as server:
+            client = ApiClient(server.config())
+            watched = Watched(
+                client, "/api/v1/pods", decode, decode_page, changes.append, rest_s=lambda: rests.pop(0), sleep=sleep
+            )
+            task = asyncio.create_task(watched.run())
+            await until(lambda: len(changes) == 3)
+            await ended(task)
+            await client.close()
+
+    rested = asyncio.Event()
+    changes: list[Changed[str] | Relisted[str]] = []
+    waits: list[float] = []
+    rests = [0.25, 0.0, 0.0]
+    asyncio.run(main())
+    assert waits == [0.25]
+    assert [each.object for each in changes if isinstance(each, Changed)] == ["a", "b"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -145,6 +146,15 @@ class Stream:
         self._lines.clear()
         self._took(self._size)
         return lines
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Leave what arrives in the kernel, so that later one read takes all of it."""
+        self._connection.pause()
+        try:
+            yield
+        finally:
+            self._connection.resume()
 
     async def __aenter__(self) -> Stream:
         return self
@@ -295,6 +305,7 @@ class Connection(asyncio.Protocol):
         if not self._is_paused and self._transport is not None and not self._transport.is_closing():
             self._is_paused = True
             self._transport.pause_reading()
+            self._limit_decryption(1, 0)
 
     def resume(self) -> None:
         """Read from the socket again."""
@@ -302,7 +313,15 @@ class Connection(asyncio.Protocol):
             self._is_paused = False
             self._deadline = self.loop.time() + self._allowed_s
             if not self._transport.is_closing():
+                self._limit_decryption()
                 self._transport.resume_reading()
+
+    def _limit_decryption(self, *limits: int) -> None:
+        """With TLS, a paused transport still reads up to 256 KiB, one record after the other, unless it may buffer no
+        more than this."""
+        limit = getattr(self._transport, "set_read_buffer_limits", None)
+        if limit is not None:
+            limit(*limits)
 
     def abort(self) -> None:
         """Close it at once. Its request, if any, gets `Unreachable`."""

@@ -103,7 +103,8 @@ class Watched(Generic[T]):
 
     `decode` turns a line of the watch into the kind of event, the object and its resourceVersion. `decode_page` turns a
     page of the list into its items, resourceVersion and continue token. `deliver` must not block. If the server
-    denies access, `denied` gets a sentence that names the missing permission, once until access works again.
+    denies access, `denied` gets a sentence that names the missing permission, once until access works again. After
+    events were delivered, the watch rests for `rest_s()` seconds, and then reads at once what has arrived meanwhile.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Watched(Generic[T]):
         query: dict[str, str] | None = None,
         denied: Callable[[str], None] | None = None,
         outages: Outages | None = None,
+        rest_s: Callable[[], float] = lambda: 0.0,
         random: Random | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -145,6 +147,7 @@ class Watched(Generic[T]):
         self._expired_lists = 0
         self._is_denied = False
         self._outages = Outages() if outages is None else outages
+        self._rest_s = rest_s
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -228,6 +231,9 @@ class Watched(Generic[T]):
                 for line in lines:
                     self._take(line)
                 self._works_again()
+                if rest_s := self._rest_s():
+                    with stream.resting():
+                        await self._sleep(rest_s)
 
     def _take(self, line: bytes) -> None:
         """Deliver one event."""
