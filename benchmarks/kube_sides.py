@@ -1,8 +1,8 @@
 """One side of `make bench-kube`, in a process of its own: bind pods slice by slice, and say how long each slice took.
 
-Rule: every side binds with the same binder, and is timed by the same callback, from the first binding of a slice to its
-last. The sides differ only in what else the process does: nothing (`alone`), the scheduler's watches (`watching`), or
-everything (`scheduler`).
+Rule: every side binds with the same binder, and is timed by the same callback, from the request for a slice to its last
+binding, so that no decision is left out. The sides differ only in what else the process does: nothing (`alone`), the
+scheduler's watches (`watching`), or everything (`scheduler`).
 
 Stdin has the uids of the pods by their names, as one line of JSON. The process answers with a line when it is ready.
 Then each line on stdin is a number of pods to bind, answered by a `Slice` as JSON.
@@ -41,7 +41,7 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What some bindings took, from the first to the last."""
+    """What some bindings took."""
 
     bindings: int
     seconds: float
@@ -55,29 +55,26 @@ class Stopwatch:
     """Notes when bindings are done."""
 
     def __init__(self) -> None:
-        self._times: list[float] = []
-        self._first_cpu_s = 0.0
-        self._count = 0
-        self._all_done: asyncio.Event | None = None
+        self._left = 0
+        self._all_done = asyncio.Event()
 
     def done(self, result: BindResult) -> None:
         if result.outcome is not Outcome.BOUND:
             raise SystemExit(f"every pod must be bound, but {result.name} was {result.outcome}: {result.message}")
-        self._times.append(time.perf_counter())
-        if len(self._times) == 1:
-            self._first_cpu_s = time.process_time()
-        if self._all_done is not None and len(self._times) == self._count:
+        self._left -= 1
+        if self._left == 0:
             self._all_done.set()
 
     async def slice(self, count: int, begin: Callable[[int], None], decision_s: Callable[[], float]) -> Slice:
         """Begin this many bindings and wait for them."""
-        self._times.clear()
-        self._count, self._all_done, decided_s = count, asyncio.Event(), decision_s()
+        self._left, decided_s = count, decision_s()
+        self._all_done.clear()
+        began, began_cpu_s = time.perf_counter(), time.process_time()
         begin(count)
         async with asyncio.timeout(300):
             await self._all_done.wait()
-        cpu_s = time.process_time() - self._first_cpu_s
-        return Slice(count - 1, self._times[-1] - self._times[0], cpu_s, decision_s() - decided_s)
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu_s
+        return Slice(count, seconds, cpu_s, decision_s() - decided_s)
 
 
 class Bound(Protocol):
