@@ -62,7 +62,7 @@ from stead.language.resources import NOTHING
 
 SINGLES_MAX = 2_000
 """The maximum number of tries per call for work of a batch policy that a batch cannot hold: affinities, spreads and
-strict groups."""
+strict groups. Also the longest run of equal asks that are placed one after the other."""
 
 
 class Engine:

@@ -39,16 +39,16 @@ from stead.language.nodes import NodeId
 LOG = logging.getLogger("stead.kubernetes")
 
 PLACED_AT_ONCE = 128
-"""How many pods a step places. More of them share the cost of a step, and the caches of the processor. So many are
-decided in a few milliseconds, and the API server has as many bindings to work on meanwhile."""
+"""How many pods a step places. More of them share the cost of a step, and the caches of the processor. They
+are decided in about ten milliseconds, while the API server works on the bindings in flight."""
 
 QUEUED_MAX, QUEUED_MIN = 64, 16
 """When more bindings than the first number wait to be sent, no further pods are placed until only the second number
 waits: a step for every binding that is done would cost more than the decisions."""
 
 REST_S = 0.01
-"""How long the watch of pods rests while bindings wait to be sent. Reading each event when it arrives would cost as
-much as decoding it, and nothing could be done for a new pod before those bindings are sent."""
+"""How long the watch of pods rests while bindings wait to be sent. One read of many events costs less than a read of
+each, and nothing could be done for a new pod before those bindings are sent."""
 
 TRY_LATER_S, TRY_LATER_S_MAX = 5.0, 60.0
 """How long a pod whose binding failed keeps its place before it is placed again; twice as long after each failure."""
