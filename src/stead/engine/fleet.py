@@ -304,9 +304,10 @@ class Fleet:
 
     def domain_column(self, key: str) -> Domains:
         """The same as a column."""
-        versions = *self.stamp((NODES, Column("label", key))), self.extent
+        versions = self.versions.map
+        stamp = versions.get(NODES, 0), versions.get(Column("label", key), 0), self.extent
         known = self._domains.get(key)
-        if known is not None and known[0] == versions:
+        if known is not None and known[0] == stamp:
             return known[1]
         numbers = np.full(self.extent, -1, np.intp)
         values = self.with_value.read(key)
@@ -314,7 +315,7 @@ class Fleet:
             numbers[list(entry) if isinstance(entry, tuple) else rows_of(entry)] = number
         carrying = self.with_key.map.get(key, 0)
         found = Domains(numbers, len(values), len(values) == carrying.bit_count(), carrying == self.alive, [])
-        self._domains[key] = versions, found
+        self._domains[key] = stamp, found
         return found
 
     def estimated(self, resource: str) -> Amounts:

@@ -50,9 +50,12 @@ class Matching:
 
     selector: Selector
     namespaces: frozenset[str]
+    by_id: bool = field(init=False, compare=False, repr=False)
+    """Whether it looks at the ids of asks."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "by_id", ASK_ID in self.selector.keys)
         object.__setattr__(self, "_hash", hash((self.selector, self.namespaces)))
 
     def __hash__(self) -> int:
@@ -172,7 +175,7 @@ class Work:
 
     def nodes(self, matching: Matching) -> Nodes:
         """The nodes with matching work."""
-        if ASK_ID in matching.selector.keys:
+        if matching.by_id:
             found = 0
             for placement in self._scan(matching):
                 found |= 1 << placement.row
@@ -181,7 +184,7 @@ class Work:
 
     def counts(self, matching: Matching, size: int) -> Amounts:
         """The number of matching asks in every row. Read it at once and never write to it."""
-        if ASK_ID in matching.selector.keys:
+        if matching.by_id:
             column = np.zeros(size, np.int64)
             for placement in self._scan(matching):
                 column[placement.row] += 1
@@ -191,14 +194,14 @@ class Work:
 
     def counts_by_domain(self, matching: Matching, domains: Domains, nodes: Nodes) -> DomainCounts:
         """The number of matching asks on these nodes, in every domain. Read it at once."""
-        if ASK_ID in matching.selector.keys:
+        if matching.by_id:
             return DomainCounts(domains, nodes, self.counts(matching, len(domains.numbers)))
         self._register(matching)
         return self._caches.matchings.by_domain(matching, self._counts.read(matching), domains, nodes)
 
     def columns(self, matching: Matching) -> tuple[Column, ...]:
         """What `nodes` and `counts` depend on."""
-        if ASK_ID not in matching.selector.keys:
+        if not matching.by_id:
             return (Column("work", matching),)
         ids = matching.ids
         if ids is None:

@@ -431,7 +431,10 @@ class KubeStanding:
         return rows
 
     def _fits_in(self, fleet: Fleet, row: int) -> bool:
-        return all(fleet.amount(resource).fitting(need).item(row) >= need for resource, need in self.demand.needs)
+        for resource, need in self.demand.needs:  # noqa: SIM110 - twice as fast as a generator
+            if fleet.amount(resource).fitting(need).item(row) < need:
+                return False
+        return True
 
     def _room(self, fleet: Fleet, row: int) -> int:
         return min((fleet.amount(resource).room(row, need) for resource, need in self.demand.needs), default=1 << 60)
