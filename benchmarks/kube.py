@@ -4,7 +4,9 @@ Rule: the ceiling is the same binder with decisions made beforehand, for equal p
 It is measured alone, and with the scheduler's own watches, because the server also works for those. Pods are created
 first. Only ratios of one run mean something: API server, etcd and scheduler share the machine's cores, and the speed of
 a shared machine changes by half within seconds. So each side has its own API server and its own process, the sides take
-turns in slices of half a second, and the sums of all slices are compared.
+turns in slices of half a second, and the sums of all slices are compared. After its turn, a side's servers finish what
+they still do, such as collecting garbage, before the next side begins. Two equal servers differ by up to a tenth, so
+each round has new ones.
 """
 
 from __future__ import annotations
@@ -42,8 +44,10 @@ RESULTS = Path(__file__).resolve().parent / "kube_results.json"
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 READ_PODS, DECIDED_PODS = 2_000, 4_000
-SLICE, SLICES = 2048, int(os.environ.get("STEAD_BENCH_SLICES", "6"))
+ROUNDS, SLICES, SLICE = int(os.environ.get("STEAD_BENCH_ROUNDS", "3")), 3, 2048
 WARM_UP = 256
+SETTLE_S, SETTLE_LOOKS_MAX, IDLE_SHARE = 0.1, 50, 0.1
+"""After a slice: how long the pauses between two looks at the servers are, and the share of a core that is idle."""
 NAMESPACE = "bench"
 STEADY_PODS, STEADY_RATE = 1_500, 150.0
 FULL_NODES, FULL_PODS = 5_000, 20_000
@@ -61,6 +65,14 @@ Workloads = dict[str, Spec]
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A slice, and the CPU time of API server and etcd until they were idle again."""
+
+    slice: Slice
+    servers_cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """One workload: pods a second over all slices, beside the ceilings."""
 
@@ -72,17 +84,21 @@ class Measured:
     ratio: float
     """Of the ceiling."""
     ratio_quartiles: tuple[float, float]
-    """Of the ratios of single slices: how much the machine's speed changed."""
+    """Of the ratios of single slices: how much the speed of machine and servers changed."""
     watching_ratio: float
     decision_ms: float
     """Wall time of a decision, with the time in which other processes use the cores."""
     cpu_ms: float
     """CPU time of the scheduler for a pod."""
     ceiling_cpu_ms: float
+    servers_cpu_ms: float
+    """CPU time of API server and etcd for a pod, with what they finish afterwards."""
+    ceiling_servers_cpu_ms: float
 
     @staticmethod
-    def of(nodes: int, workload: str, slices: Mapping[Side, Sequence[Slice]]) -> Measured:
-        alone, watching, scheduler = (slices[side] for side in Side)
+    def of(nodes: int, workload: str, turns: Mapping[Side, Sequence[Turn]]) -> Measured:
+        alone, watching, scheduler = ([turn.slice for turn in turns[side]] for side in Side)
+        servers = {side: [turn.servers_cpu_s for turn in turns[side]] for side in Side}
         bound = _rate(scheduler)
         single = quantiles([_rate([ours]) / _rate([theirs]) for ours, theirs in zip(scheduler, alone, strict=True)])
         return Measured(
@@ -97,6 +113,8 @@ class Measured:
             _per_pod_ms([each.decision_s for each in scheduler], scheduler),
             _per_pod_ms([each.cpu_s for each in scheduler], scheduler),
             _per_pod_ms([each.cpu_s for each in alone], alone),
+            _per_pod_ms(servers[Side.SCHEDULER], scheduler),
+            _per_pod_ms(servers[Side.ALONE], alone),
         )
 
     @property
@@ -106,6 +124,12 @@ class Measured:
             f"{self.workload}: {self.bound:,} pods/s, {self.ratio:.2f} of the ceiling of {self.ceiling:,} (quartiles of"
             f" single slices {low:.2f} and {high:.2f}), {self.watching_ratio:.2f} of the one with watches"
         )
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def _rate(slices: Sequence[Slice]) -> float:
@@ -236,10 +260,6 @@ class Running:
                 raise SystemExit(f"only {bound} of {count} pods were bound in {seconds:g} s: {self.logs[-5:]}")
             time.sleep(0.2)  # each look costs the scheduler and this program about 3 ms
 
-    def cpu_s(self) -> float:
-        ticks = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return sum(map(int, ticks)) / 100
-
     def memory_mb(self) -> float:
         """The most it ever used."""
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
@@ -289,8 +309,8 @@ class Rival:
             self.kubectl.create_many(pods_of(NAMESPACE, count, spec, scheduler, app=f"app-{app}"))
 
     @contextmanager
-    def binding(self) -> Iterator[Callable[[int], Slice]]:
-        """Start the process. What it yields binds this many pods."""
+    def binding(self) -> Iterator[Callable[[int], Turn]]:
+        """Start the process. What it yields binds this many pods, and waits until the servers are idle."""
         pods = self.kubectl.list("Pod", NAMESPACE, limit=1000)
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
         command = [sys.executable, "-m", "benchmarks.kube_sides", self.side, str(self._server.kubeconfig_path)]
@@ -308,27 +328,45 @@ class Rival:
                     raise SystemExit(f"the process of {self.side} ended")
                 return answer
 
+            def bind(count: int) -> Turn:
+                before = self._servers_cpu_s()
+                found = Slice(**json.loads(ask(str(count))))
+                self._settle()
+                return Turn(found, self._servers_cpu_s() - before)
+
             ask(json.dumps(uids))
-            yield lambda count: Slice(**json.loads(ask(str(count))))
+            yield bind
             process.stdin.close()
+
+    def _servers_cpu_s(self) -> float:
+        return sum(map(cpu_s, self._server.process_ids))
+
+    def _settle(self) -> None:
+        """Wait until the servers are nearly idle."""
+        used = self._servers_cpu_s()
+        for _ in range(SETTLE_LOOKS_MAX):
+            time.sleep(SETTLE_S)
+            before, used = used, self._servers_cpu_s()
+            if used - before <= IDLE_SHARE * SETTLE_S:
+                return
 
 
 def measure(nodes: int, workload: str, spec: Spec) -> Measured:
-    """One workload: ceilings and scheduler in turns, on new servers, so that none has the garbage of other workloads to
-    collect."""
-    taken: dict[Side, list[Slice]] = {side: [] for side in Side}
-    with ExitStack() as stack:
-        rivals = [Rival(side, stack.enter_context(RealServer()), nodes) for side in Side]
-        for rival in rivals:
-            rival.create(workload, spec, WARM_UP + SLICES * SLICE)
-        bind = [(rival.side, stack.enter_context(rival.binding())) for rival in rivals]
-        for _, some in bind:
-            some(WARM_UP)  # opens connections
-        for number in range(SLICES):
-            for place in range(len(bind)):
-                side, some = bind[(number + place) % len(bind)]
-                taken[side].append(some(SLICE))
-    return Measured.of(nodes, workload, taken)
+    """One workload: ceilings and scheduler in turns, on new servers in each round."""
+    turns: dict[Side, list[Turn]] = {side: [] for side in Side}
+    for _ in range(ROUNDS):
+        with ExitStack() as stack:
+            rivals = [Rival(side, stack.enter_context(RealServer()), nodes) for side in Side]
+            for rival in rivals:
+                rival.create(workload, spec, WARM_UP + SLICES * SLICE)
+            bind = [(rival.side, stack.enter_context(rival.binding())) for rival in rivals]
+            for _, some in bind:
+                some(WARM_UP)  # opens connections
+            for number in range(SLICES):
+                for place in range(len(bind)):
+                    side, some = bind[(number + place) % len(bind)]
+                    turns[side].append(some(SLICE))
+    return Measured.of(nodes, workload, turns)
 
 
 def reading() -> dict[str, float]:
@@ -441,6 +479,7 @@ def main(words: Sequence[str]) -> None:
     chosen = {name: spec for name, spec in workloads().items() if not names or name.replace(" ", "-") in names}
     results: Object = {
         "cores": os.cpu_count(),
+        "rounds": ROUNDS,
         "slices": SLICES,
         "pods_in_a_slice": SLICE,
         "reading_us": reading(),
@@ -458,7 +497,8 @@ def main(words: Sequence[str]) -> None:
         "with watches",
         "of kube-scheduler",
         "decision ms",
-        "CPU ms, of the ceiling",
+        "CPU ms, servers",
+        "of the ceiling",
     )
     for nodes in sizes:
         for name, spec in chosen.items():
@@ -476,7 +516,8 @@ def main(words: Sequence[str]) -> None:
                 f"{found.watching_ratio:.2f}",
                 times,
                 f"{found.decision_ms:.3f}",
-                f"{found.cpu_ms:.3f}, {found.ceiling_cpu_ms:.3f}",
+                f"{found.cpu_ms:.3f}, {found.servers_cpu_ms:.3f}",
+                f"{found.ceiling_cpu_ms:.3f}, {found.ceiling_servers_cpu_ms:.3f}",
             )
         if nodes == FULL_NODES and (not words or "full" in words):
             with RealServer() as server, o.Kubectl(server) as kubectl:
