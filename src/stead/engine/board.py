@@ -20,6 +20,7 @@ from stead.engine.batch.flow import Emptiest, Fullest, Prices
 from stead.engine.batch.fragmentation import LeastFragmenting, Mix
 from stead.engine.change_log import RESERVED, Column
 from stead.engine.fleet import Fleet, News, Nodes, as_flags, rows_of
+from stead.engine.ranking.kube_fit import FitScores
 from stead.engine.ranking.kube_scores import KubeStanding
 from stead.engine.ranking.policies import Dice, policies
 from stead.engine.ranking.standing import Standing
@@ -107,6 +108,7 @@ class Board:
         self._policies = policies(hybrid_threshold)
         self._shapes: Sheet[tuple[object, ...], Shape] = Sheet()
         self._standings: OrderedDict[Demand, Standing | KubeStanding] = OrderedDict()
+        self._fits: dict[tuple[object, ...], FitScores] = {}
         self._views: dict[Demand, View] = {}
         self.least_fragmenting = LeastFragmenting(Mix())
         self._shapes_max = SHAPES_IDLE_MAX
@@ -120,7 +122,7 @@ class Board:
         twin.dice = Dice(self.dice.state)
         twin._policies, twin._shapes, twin._shapes_max = self._policies, self._shapes.fork(lasting), self._shapes_max
         twin.least_fragmenting = self.least_fragmenting.fork(lasting)
-        twin._standings, twin._views, twin.turn = OrderedDict(), {}, self.turn
+        twin._standings, twin._fits, twin._views, twin.turn = OrderedDict(), {}, {}, self.turn
         twin.attempted = None
         return twin
 
@@ -153,6 +155,7 @@ class Board:
             self._shapes = Sheet({shape.key: shape for shape in waiting.shapes()})
             self._shapes_max = 2 * len(self._shapes.map) + SHAPES_IDLE_MAX
             self._standings.clear()
+            self._fits.clear()
             self._views.clear()
             self.work.forget_indexes(self.fleet, waiting.columns)
 
@@ -161,13 +164,21 @@ class Board:
         self._bound_log()
         standing = self._standings.get(demand)
         if standing is None:
-            standing = self._standings[demand] = KubeStanding(demand) if demand.is_kube else Standing(demand)
+            new = KubeStanding(demand, self._fit_scores(demand)) if demand.is_kube else Standing(demand)
+            standing = self._standings[demand] = new
             if len(self._standings) > STANDINGS_MAX:
                 self._standings.popitem(last=False)
         else:
             self._standings.move_to_end(demand)
         standing.refresh(self.world)
         return standing
+
+    def _fit_scores(self, demand: Demand) -> FitScores:
+        """What it shares with other work that requests the same."""
+        key = demand.needs, demand.estimates, demand.images
+        if key not in self._fits and len(self._fits) >= STANDINGS_MAX:
+            self._fits.clear()
+        return self._fits.setdefault(key, FitScores(demand))
 
     def _bound_log(self) -> None:
         """Drop the log of changed rows if it is too long; its readers then compute everything again."""

@@ -1,22 +1,22 @@
 """The scores of kube-scheduler's default plugins, as columns over all nodes.
 
 Rule: among the nodes that no rule refuses, the best node is always one that kube-scheduler 1.36, with its default
-plugins and weights, would rank best. The arithmetic is upstream's, integers and floats included. Most scores are
-normalised over the candidates, so they are computed again when the candidates change.
+plugins and weights, would rank best. The arithmetic is upstream's, integers and floats included. The scores here are
+normalised over the candidates, so they are computed again when the candidates change; those in `kube_fit` are not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
-from stead.engine.change_log import IMAGES, NODES, PULLS, TAINTS, Column
+from stead.engine.change_log import NODES, PULLS, TAINTS, Column
 from stead.engine.fleet import Domains, Fleet, Nodes, as_flags, from_flags, rows_of
+from stead.engine.ranking.kube_fit import REPAIRED_MAX, SCORE_MAX, FitScores, Rows
 from stead.engine.ranking.policies import Dice
 from stead.engine.ranking.views import View
 from stead.engine.rules import ToleratesTaints, World, allowed
@@ -24,24 +24,11 @@ from stead.engine.shapes import Demand
 from stead.engine.work import Matching, Pull, meant_by
 from stead.language.asks import Affinity, Spread
 from stead.language.labels import ANYWHERE, Selector
-from stead.language.resources import CPU, MEMORY, UNIT
+from stead.language.resources import UNIT
 
-SCORE_MAX = 100
 TAINT_WEIGHT, AFFINITY_WEIGHT, SPREAD_WEIGHT, NEARNESS_WEIGHT = 3, 2, 2, 2
 HOSTNAME = "kubernetes.io/hostname"
 """A spread over this key counts the node itself, even if two nodes have the same value."""
-
-MIB = 1 << 20
-IMAGE_BYTES_MIN, IMAGE_BYTES_MAX = 23 * MIB, 1000 * MIB
-
-SCALES = ((CPU, UNIT // 1000), (MEMORY, UNIT))
-"""The resources that are scored, and how many units are one of upstream's: thousandths of a CPU, and bytes."""
-
-REPAIRED_MAX = 8
-"""After more changed rows than this, all rows are computed again."""
-
-Rows = Collection[int] | None
-"""A few rows; None for all of them."""
 
 
 class SoftSpread(NamedTuple):
@@ -57,11 +44,9 @@ class KubeStanding:
     __slots__ = (
         "_base",
         "_columns",
-        "_estimates",
         "_feasible",
-        "_fits",
-        "_images",
-        "_needs",
+        "_fit",
+        "_generation",
         "_parts",
         "_prefers",
         "_present",
@@ -80,13 +65,10 @@ class KubeStanding:
         "nodes",
     )
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: Demand, fit: FitScores) -> None:
         self.demand = demand
         self.nodes: Nodes = 0
         self.keys: Amounts = np.empty(0, np.int64)
-        needs = dict(demand.needs)
-        self._needs = tuple(needs.get(resource, 0) // scale for resource, scale in SCALES)
-        self._estimates = tuple(demand.estimates.get(resource) // scale for resource, scale in SCALES)
         wants = [(preference.want, preference.weight) for preference in demand.prefers]
         namespace = demand.kind[0]
         self._prefers = [(want, weight) for want, weight in wants if isinstance(want, Selector)]
@@ -100,17 +82,15 @@ class KubeStanding:
             SoftSpread(want, meant_by(want.selector, None, namespace)) for want, _ in wants if isinstance(want, Spread)
         )
         self._view = View(demand)
-        self._fits: NDArray[np.bool_] = np.empty(0, np.bool_)
-        self._feasible = self._fits
-        self._base: Amounts = self.keys
+        self._fit, self._generation = fit, -1
+        self._feasible: NDArray[np.bool_] = np.empty(0, np.bool_)
         self._ranks: Amounts = self.keys
         """The keys as if all rows were candidates."""
         self._present: dict[str, tuple[Domains, NDArray[np.intp]]] = {}
         """For topology keys: the numbers of the domains that have a candidate."""
-        self._images: Amounts | None = None
         self._static: tuple[Amounts | None, Amounts | None] = None, None
         keys = sorted({key for want, _ in self._prefers for key in want.keys})
-        self._static_columns = (NODES, TAINTS, IMAGES, *(Column("label", key) for key in keys))
+        self._static_columns = (NODES, TAINTS, *(Column("label", key) for key in keys))
         self._static_stamp: tuple[int, ...] | None = None
         self._parts: Amounts | None = None
         self._pulling: tuple[Pull, ...] | None = None
@@ -123,14 +103,15 @@ class KubeStanding:
     def refresh(self, world: World) -> None:
         """Update the keys for what changed since the last call; row by row where only few rows changed."""
         fleet = world.fleet
+        changed = self._fit.refresh(fleet, self._generation, self._seen)
         is_new_mask = self._view.refresh(world)
         is_new_static = self._refresh_static(fleet)
-        stamp, end = fleet.stamp(self._columns), fleet.touched.end
-        if not (is_new_mask or is_new_static or self._seen < end or stamp != self._stamp):
+        stamp = fleet.stamp(self._columns)
+        if is_new_static:
+            changed = None
+        elif changed is not None and not (changed or is_new_mask or stamp != self._stamp):
             return
-        touched = None if is_new_static or len(self._base) != fleet.extent else fleet.touched.since(self._seen)
-        changed = self._repair_scores(fleet, touched)
-        self._seen = end
+        self._seen, self._generation = fleet.touched.end, self._fit.generation
         moved = self._repair_candidates(fleet, changed)
         if moved is None or moved or is_new_static or stamp != self._stamp:
             before, self._parts = self._parts, self._normalised(world, self._feasible)
@@ -141,27 +122,17 @@ class KubeStanding:
             self._stamp = fleet.stamp(self._columns)
         self._rank(changed, moved)
 
-    def _repair_scores(self, fleet: Fleet, touched: list[int] | None) -> Rows:
-        """Update the scores that need no other node, and where the demand fits, for the rows whose amounts changed."""
-        rows = None if touched is None else dict.fromkeys(touched)
-        if rows is None or len(rows) > REPAIRED_MAX:
-            self._fits, self._base = self._fitting(fleet), self._scores(fleet)
-            return None
-        for row in rows:
-            self._fits[row], self._base[row] = self._fits_in(fleet, row), self._score(fleet, row, 0)
-        return rows
-
     def _repair_candidates(self, fleet: Fleet, changed: Rows) -> Rows:
         """Update the candidates. Returns the rows that became one or are no longer one."""
         flags, before, self.nodes = self._view.flags, self.nodes, self._view.nodes
         switched = before ^ self.nodes
         if changed is None or switched.bit_count() > REPAIRED_MAX:
-            self._feasible = self._fits & flags[: fleet.extent]
+            self._feasible = self._fit.fits & flags[: fleet.extent]
             self._present.clear()
             return None
-        moved: dict[int, None] = {}
+        fits, moved = self._fit.fits, dict[int, None]()
         for row in (*changed, *rows_of(switched)):
-            is_candidate = self._fits.item(row) and flags.item(row)
+            is_candidate = fits.item(row) and flags.item(row)
             if is_candidate != self._feasible.item(row):
                 self._feasible[row], moved[row] = is_candidate, None
         if moved:
@@ -170,11 +141,12 @@ class KubeStanding:
 
     def _rank(self, changed: Rows, moved: Rows) -> None:
         """Update the keys of rows whose scores changed, and of rows that became a candidate or are no longer one."""
+        base = self._fit.base
         if changed is None:
-            self._ranks = -self._base if self._parts is None else -self._base - self._parts
+            self._ranks = -base if self._parts is None else -base - self._parts
         else:
             for row in changed:
-                self._ranks[row] = -self._base.item(row) - (0 if self._parts is None else self._parts.item(row))
+                self._ranks[row] = -base.item(row) - (0 if self._parts is None else self._parts.item(row))
         if changed is None or moved is None:
             self.keys = np.where(self._feasible, self._ranks, REFUSED)
         else:
@@ -200,78 +172,10 @@ class KubeStanding:
         if stamp == self._static_stamp:
             return False
         self._static_stamp = stamp
-        self._images = self._locality(fleet)
         self._static = self._avoided(fleet), self._preferred(fleet)
         return True
 
-    # -- scores that need no other node
-
-    def _fitting(self, fleet: Fleet) -> NDArray[np.bool_]:
-        fits = np.ones(fleet.extent, np.bool_)
-        for resource, need in self.demand.needs:
-            fits &= fleet.amount(resource).fitting(need)[: fleet.extent] >= need
-        return fits
-
-    def _scores(self, fleet: Fleet) -> Amounts:
-        """NodeResourcesFit (least allocated), NodeResourcesBalancedAllocation and ImageLocality."""
-        least: Amounts = np.zeros(fleet.extent, np.int64)
-        counted = least.copy()
-        shares = []
-        for (resource, scale), need, estimate in zip(SCALES, self._needs, self._estimates, strict=True):
-            amount, used_rows = fleet.amount(resource), slice(fleet.extent)
-            total = amount.total[used_rows] // scale
-            used = total - amount.free[used_rows] // scale
-            left = total - used - fleet.estimated(resource)[used_rows] // scale - need - estimate
-            some = np.maximum(total, 1)
-            least += np.where((total > 0) & (left > 0), left * SCORE_MAX // some, 0)
-            counted += total > 0
-            shares.append((np.minimum(used / some, 1.0), np.minimum((used + need) / some, 1.0)))
-        least //= np.maximum(counted, 1)
-        if any(self._needs):
-            (cpu, cpu_after), (memory, memory_after) = shares
-            both = counted == len(SCALES)
-            before = ((1 - np.where(both, np.abs((cpu - memory) / 2), 0.0)) * SCORE_MAX).astype(np.int64)
-            after = ((1 - np.where(both, np.abs((cpu_after - memory_after) / 2), 0.0)) * SCORE_MAX).astype(np.int64)
-            least += SCORE_MAX // 2 + (SCORE_MAX // 2 + after - before) // 2
-        return least if self._images is None else least + self._images
-
-    def _score(self, fleet: Fleet, row: int, more: int) -> int:
-        """The same for one row if `more` equal asks were placed there first."""
-        least = counted = 0
-        shares = []
-        for (resource, scale), need, estimate in zip(SCALES, self._needs, self._estimates, strict=True):
-            amount = fleet.amount(resource)
-            total = amount.total.item(row) // scale
-            if not total:
-                continue
-            used = total - amount.free.item(row) // scale + more * need
-            assumed = fleet.estimated(resource).item(row) // scale + more * estimate
-            least += max(total - used - assumed - need - estimate, 0) * SCORE_MAX // total
-            counted += 1
-            shares.append((min(used / total, 1.0), min((used + need) / total, 1.0)))
-        score = least // max(counted, 1)
-        if any(self._needs):
-            score += SCORE_MAX // 2
-            if counted == len(SCALES):
-                (cpu, cpu_after), (memory, memory_after) = shares
-                before = int((1 - abs((cpu - memory) / 2)) * SCORE_MAX)
-                after = int((1 - abs((cpu_after - memory_after) / 2)) * SCORE_MAX)
-                score += (SCORE_MAX // 2 + after - before) // 2
-            else:
-                score += SCORE_MAX // 4
-        return score if self._images is None else score + self._images.item(row)
-
-    def _locality(self, fleet: Fleet) -> Amounts | None:
-        """ImageLocality: how much of the images a node has; images that few nodes have count less."""
-        stored = [fleet.images.map[name] for name in self.demand.images if name in fleet.images.map]
-        if not stored:
-            return None
-        found = np.zeros(fleet.extent, np.int64)
-        nodes_all = fleet.alive.bit_count()
-        for size, nodes in stored:
-            found += as_flags(nodes, fleet.extent) * np.int64(int(size * (nodes.bit_count() / nodes_all)))
-        most = IMAGE_BYTES_MAX * len(self.demand.images)
-        return SCORE_MAX * (np.clip(found, IMAGE_BYTES_MIN, most) - IMAGE_BYTES_MIN) // (most - IMAGE_BYTES_MIN)
+    # -- scores that depend on nodes alone
 
     def _avoided(self, fleet: Fleet) -> Amounts | None:
         """The number of prefer-no-schedule taints that are not tolerated."""
@@ -404,8 +308,8 @@ class KubeStanding:
     def best_many(self, world: World, count: int) -> list[int]:
         """The rows that `count` equal asks would get one after the other; fewer if not all fit. Call it only if placing
         one ask changes nothing for the next but the amounts."""
-        fleet, keys, base = world.fleet, self.keys.copy(), self._base
-        feasible, parts, is_own = self._feasible, self._parts, False
+        fleet, fit, keys = world.fleet, self._fit, self.keys.copy()
+        base, feasible, parts, is_own = fit.base, self._feasible, self._parts, False
         rooms: dict[int, int] = {}
         taken: dict[int, int] = {}
         rows: list[int] = []
@@ -416,11 +320,11 @@ class KubeStanding:
             rows.append(row)
             more = taken[row] = taken.get(row, 0) + 1
             if row not in rooms:
-                rooms[row] = self._room(fleet, row)
+                rooms[row] = fit.room(fleet, row)
             if not is_own:
                 base, feasible, is_own = base.copy(), feasible.copy(), True
             if more < rooms[row]:
-                base[row] = self._score(fleet, row, more)
+                base[row] = fit.score(fleet, row, more)
                 keys[row] = -base.item(row) - (0 if parts is None else parts.item(row))
             else:
                 feasible[row] = False
@@ -429,15 +333,6 @@ class KubeStanding:
                     parts = self._normalised(world, feasible)
                     keys = np.where(feasible, -(base if parts is None else base + parts), REFUSED)
         return rows
-
-    def _fits_in(self, fleet: Fleet, row: int) -> bool:
-        for resource, need in self.demand.needs:  # noqa: SIM110 - twice as fast as a generator
-            if fleet.amount(resource).fitting(need).item(row) < need:
-                return False
-        return True
-
-    def _room(self, fleet: Fleet, row: int) -> int:
-        return min((fleet.amount(resource).room(row, need) for resource, need in self.demand.needs), default=1 << 60)
 
     def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
         """(kube-scheduler's score, load in 1/10000) of a row, for explanations."""
