@@ -144,6 +144,11 @@ def plain(_name: str) -> Object:
     return {}
 
 
+def indexed(_name: str) -> Object:
+    """Each pod has a label of its own, as the pods of an indexed Job or a StatefulSet."""
+    return {}
+
+
 def workloads() -> Workloads:
     """What each workload adds to its pods."""
 
@@ -159,6 +164,7 @@ def workloads() -> Workloads:
     )
     return {
         "plain": plain,
+        "indexed": indexed,
         "required": lambda name: {
             "affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": [term("disk", "In", "ssd")]}}},
             "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "batch", "effect": "NoSchedule"}],
@@ -199,8 +205,11 @@ def fleet(count: int) -> list[Object]:
 def pods_of(namespace: str, count: int, spec: Spec, scheduler: str = "stead", app: str = "") -> list[Object]:
     """Pods of one app, by default with the name of the namespace."""
     app = app or namespace
-    more, labels = spec(app), {"app": app}
-    return [o.pod(f"{app}-pod-{i}", namespace, scheduler, labels=labels, **more) for i in range(count)]
+    more, found = spec(app), []
+    for i in range(count):
+        labels = {"app": app, "index": str(i)} if spec is indexed else {"app": app}
+        found.append(o.pod(f"{app}-pod-{i}", namespace, scheduler, labels=labels, **more))
+    return found
 
 
 class Running:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from stead.engine.facts import (
     AskRunning,
     AskSubmitted,
     ClockAdvanced,
+    Fact,
     GroupEnded,
     GroupSubmitted,
     NodeDrained,
@@ -30,6 +33,7 @@ from stead.language.resources import UNIT
 from tests.behaviour import (
     all_of,
     amounts,
+    apart_from_app,
     ask,
     cluster,
     decide_after,
@@ -160,6 +164,46 @@ def test_a_group_counts_once_against_the_limit() -> None:
         engine.apply(GroupSubmitted(group(id, ask(f"{id}0", 1), ask(f"{id}1", 1))))
     assert set(placements(engine.decide(limit=1))) == {"g0", "g1"}
     assert set(placements(engine.decide(limit=1))) == {"h0", "h1"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_decisions_a_few_at_a_time_are_those_of_a_fork_that_starts_anew(seed: int) -> None:
+    """Between two calls with a limit, the order of pending work is kept, and a fork builds it again."""
+    random = Random(seed)
+    engine = cluster(*(node(f"n{number}", 3, labels={"zone": "ab"[number % 2]}) for number in range(4)))
+    submitted: list[str] = []
+    for turn in range(60):
+        facts: list[Fact] = [ClockAdvanced(float(turn // 3))]
+        for _ in range(random.randrange(4)):
+            submitted.append(f"w{len(submitted)}")
+            facts.append(AskSubmitted(some_work(random, submitted[-1])))
+        what = random.choice(("end", "end", "lose", "cordon", "label", "nothing"))
+        chosen = random.choice(submitted) if submitted else "none"
+        if what == "end":
+            facts.append(AskEnded(chosen))
+        elif what == "lose":
+            facts.append(AskLost(chosen))
+        elif what == "cordon":
+            facts.append(NodeDrained(f"n{random.randrange(4)}", draining=random.random() < 0.5))
+        elif what == "label":
+            facts.append(NodeLabelled(f"n{random.randrange(4)}", Labels({"zone": random.choice("ab")})))
+        engine.apply(*facts)
+        limit = random.choice((0, 1, 1, 2, 5, None))
+        assert engine.fork().decide(limit) == engine.decide(limit), f"turn {turn}"
+    assert any(id in engine.placed for id in submitted)
+
+
+def some_work(random: Random, id: str) -> Ask:
+    wishes: tuple[dict[str, Any], ...] = (
+        {},
+        {"selector": on("zone", random.choice("ab"))},
+        {"affinities": all_of(apart_from_app("web"))},
+        {"affinities": all_of(near_app("db"))},
+    )
+    labels = random.choice(({"app": "web"}, {"app": "db"}, {"index": id}))
+    return ask(
+        id, random.choice((0.5, 1, 2)), labels=labels, priority=random.choice((0, 0, 1, 5)), **random.choice(wishes)
+    )
 
 
 # Reports

@@ -74,11 +74,19 @@ class Lines:
         self._unsorted: set[Sleeper] = set()
         self._ready: dict[Sleeper, None] = {}
         self._woken: list[Sleeper] = []
+        self._begin()
         self._readers: Shelf[Column, Sleeper, None] = Shelf()
         self._columns: Sheet[Sleeper, tuple[Column, ...]] = Sheet()
         self._hopes: Sheet[Sleeper, Nodes] = Sheet()
         self._reported: Sheet[Sleeper, tuple[Verdict, ...]] = Sheet()
         self._unreported: Shelf[Sleeper, str, None] = Shelf()
+
+    def _begin(self) -> None:
+        """Forget the queue of awake sleepers; `lines` builds it again."""
+        self._queue: list[tuple[tuple[int, float, int, float], int, Line]] = []
+        self._queued: dict[Sleeper, Line] = {}
+        self._tries = count()
+        self._given: Sleeper | None = None
 
     def fork(self) -> Lines:
         twin = Lines.__new__(Lines)
@@ -96,6 +104,7 @@ class Lines:
             setattr(twin, name, getattr(self, name).fork())
         twin._by_age, twin._late, twin._arrivals = list(self._by_age), dict(self._late), self._arrivals
         twin._unsorted, twin._ready, twin._woken = set(self._unsorted), dict(self._ready), []
+        twin._begin()
         return twin
 
     # -- the lines
@@ -132,6 +141,9 @@ class Lines:
             self._turns.write()[line[:3]] = line.turn
             self._arrivals += 1
             heapq.heappush(self._by_age, (line.since, self._arrivals, line))
+            self._woken.append(sleeper)
+        elif sleeper not in self._ready:
+            self._woken.append(sleeper)
         self._ready[sleeper] = None
 
     def remove(self, *ids: str) -> None:
@@ -230,9 +242,11 @@ class Lines:
             if rest.unreported:
                 self._unreported.write(sleeper).update(dict.fromkeys(rest.unreported))
         self._ready = dict.fromkeys(ready)
+        self._begin()
 
     def wake_all(self) -> None:
         self._ready = dict.fromkeys(self._lines)
+        self._begin()
 
     # -- the next line
 
@@ -243,27 +257,32 @@ class Lines:
         """Lines of awake sleepers, in order.
 
         After each line, the caller must have removed what it placed, put to sleep what did not fit, and called `wake`.
-        Newly woken sleepers take their position in the order at once.
+        Newly woken sleepers take their position in the order at once. A caller that stops before the last line
+        continues there with the next call, so what it costs does not grow with what is pending.
         """
-        heap: list[tuple[tuple[int, float, int, float], int, Line]] = []
-        tries = count()
-        queued: set[Sleeper] = set()
-        self._woken = list(self._ready)
-        while heap or self._woken:
-            for sleeper in self._woken:
-                if sleeper in self._ready and sleeper not in queued:
-                    queued.add(sleeper)
-                    line = next(iter(self._sorted(sleeper)))
-                    heapq.heappush(heap, (line.order, next(tries), line))
-            self._woken = []
-            if not heap:
+        if not self._queue:
+            self._woken = list(self._ready)
+        while True:
+            for sleeper in self._woken if self._given is None else (self._given, *self._woken):
+                self._enqueue(sleeper)
+            self._woken, self._given = [], None
+            if not self._queue:
                 break
-            line = heapq.heappop(heap)[-1]
-            queued.discard(line.sleeper)
+            line = heapq.heappop(self._queue)[-1]
+            self._given = line.sleeper
+            if self._queued.get(line.sleeper) is line:
+                del self._queued[line.sleeper]
             if line in self._items and line.sleeper in self._ready:
                 yield line
-            if line.sleeper in self._ready:
-                self._woken.append(line.sleeper)
+
+    def _enqueue(self, sleeper: Sleeper) -> None:
+        """Queue the first line of an awake sleeper, unless it is queued at that position or before: a line that is gone
+        when its turn comes gives way to the first one."""
+        if sleeper in self._ready:
+            line, queued = next(iter(self._sorted(sleeper))), self._queued.get(sleeper)
+            if queued is None or line.order < queued.order:
+                self._queued[sleeper] = line
+                heapq.heappush(self._queue, (line.order, next(self._tries), line))
 
     def ready_lines(self) -> Iterator[Line]:
         """All lines of awake sleepers, sleeper by sleeper."""
