@@ -173,6 +173,14 @@ class Board:
         standing.refresh(self.world)
         return standing
 
+    def best_in_turn(self, shape: Shape, count: int) -> list[int]:
+        """The rows that `count` equal asks would get one after the other, although each may change where the next can
+        go; none if that cannot be foreseen."""
+        standing = self.standing(shape.demands[0])
+        if len(shape.demands) > 1 or not isinstance(standing, KubeStanding):
+            return []
+        return standing.best_in_turn(self.world, count)
+
     def _fit_scores(self, demand: Demand) -> FitScores:
         """What it shares with other work that requests the same."""
         key = demand.needs, demand.estimates, demand.images

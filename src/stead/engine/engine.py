@@ -19,7 +19,6 @@ from stead.engine.decisions import (
     GroupPlaced,
     Moved,
     NodeUnknown,
-    Placed,
     Refused,
     Verdict,
     Waiting,
@@ -48,11 +47,12 @@ from stead.engine.facts import (
 )
 from stead.engine.groups.lifecycle import GroupShape
 from stead.engine.parts import Parts
+from stead.engine.placing import announce, place_in_turn, place_run
 from stead.engine.restart.assumed import assume
 from stead.engine.restart.checkpoints import Checkpoint, restore, save
 from stead.engine.rules import dead_required_nodes
 from stead.engine.settings import DEFAULTS, Settings
-from stead.engine.shapes import Demand, Shape
+from stead.engine.shapes import Shape
 from stead.engine.timing.taint_times import TaintEnd
 from stead.engine.waiting import Item, Line, Sleeper
 from stead.errors import Invalid
@@ -305,12 +305,11 @@ class Engine:
         in_turn = sleeper.one_by_one or parts.board.work.watches(sleeper.kind)
         limit = SINGLES_MAX if in_turn and limit is None else limit
         run: list[Ask] = list(islice(parts.board.work.up_to_watched(parts.waiting.items_in(line)), limit))  # type: ignore[arg-type]  # shapes queue asks
-        if in_turn:
-            return self._place_in_turn(line, sleeper, run, decisions)
-        placed = self._place_run(line, sleeper, run, decisions)
-        if placed < len(run):
+        placed = (place_in_turn if in_turn else place_run)(parts, line, sleeper, run)
+        decisions += placed
+        if len(placed) < len(run) and not parts.waiting.has_woken:
             self._block(sleeper, decisions)
-        return placed
+        return len(placed)
 
     def _decide_batch(self, policy: PolicyName, runs: list[Run], decisions: list[Decision]) -> int:
         """Place the work of many lines together; what does not fit goes to sleep. Returns how many were placed."""
@@ -323,7 +322,7 @@ class Engine:
             ids, group = [ask.id for ask in placing.asks], placing.run.group
             if group is None:
                 parts.waiting.remove(*ids)
-                self._announce(placing.demand, ids, placing.rows, decisions)
+                decisions += announce(parts, placing.demand, ids, placing.rows)
             else:
                 nodes = map(board.node_id, placing.rows)
                 gangs.setdefault(group, []).extend(zip(ids, nodes, strict=True))
@@ -347,52 +346,6 @@ class Engine:
             assert isinstance(shape, GroupShape)
             placed_alone += self._decide_group(shape, group, decisions)
         return decided.placed + placed_alone
-
-    def _place_run(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
-        """Place as many equal asks as fit, each by the first of its choices that fits."""
-        if len(run) == 1:
-            return int(self._place_one(line, shape, run[0], decisions))
-        done, board = 0, self._parts.board
-        for demand in shape.demands:
-            if done < len(run):
-                rows = board.standing(demand).best_many(board.world, len(run) - done)
-                if rows:
-                    asks = run[done : done + len(rows)]
-                    ids = [ask.id for ask in asks]
-                    self._parts.waiting.remove(*ids)
-                    board.place_many([(demand, asks, rows, line)])
-                    self._announce(demand, ids, rows, decisions)
-                    done += len(rows)
-        return done
-
-    def _place_in_turn(self, line: Line, shape: Shape, run: list[Ask], decisions: list[Decision]) -> int:
-        """Place equal asks one after the other, because each may change where the next can go. Stop where a placement
-        has woken other work, which may come first. Returns how many were placed."""
-        waiting, fleet = self._parts.waiting, self._parts.board.fleet
-        for placed, ask in enumerate(run):
-            if not self._place_one(line, shape, ask, decisions):
-                self._block(shape, decisions)
-                return placed
-            waiting.wake(fleet)
-            if waiting.has_woken:
-                return placed + 1
-        return len(run)
-
-    def _place_one(self, line: Line, shape: Shape, ask: Ask, decisions: list[Decision]) -> bool:
-        board = self._parts.board
-        for demand in shape.demands:
-            row = board.standing(demand).best(board.dice)
-            if row is not None:
-                self._parts.waiting.remove(ask.id)
-                board.place(ask, demand, row, line.moment, line.turn)
-                self._announce(demand, [ask.id], [row], decisions)
-                return True
-        return False
-
-    def _announce(self, demand: Demand, ids: list[AskId], rows: list[int], decisions: list[Decision]) -> None:
-        nodes, choice = self._parts.board.fleet.nodes.map, demand.index
-        decisions.extend([Placed(id, nodes[row].id, choice) for id, row in zip(ids, rows, strict=True)])
-        self._parts.taint_times.all_placed(ids, self.now)
 
     def _decide_group(self, shape: GroupShape, id: GroupId, decisions: list[Decision]) -> int:
         parts, board = self._parts, self._parts.board

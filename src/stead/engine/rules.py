@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stead.engine.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
-from stead.engine.fleet import Fleet, Nodes, from_flags
+from stead.engine.fleet import Domains, Fleet, Nodes, from_flags
 from stead.engine.reasons import (
     ApartFromGroup,
     Draining,
@@ -34,7 +34,7 @@ from stead.engine.reasons import (
     TargetDead,
     TooNear,
 )
-from stead.engine.work import Kind, Work, meant_by
+from stead.engine.work import DomainCounts, Kind, Matching, Work, meant_by
 from stead.language.asks import Affinity, Choice, HostPort, Spread, Strategy
 from stead.language.labels import NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.taints import Taint, Toleration, tolerated
@@ -112,9 +112,8 @@ class HoldsAffinity:
     kind: Kind
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        meant = meant_by(self.affinity.selector, self.affinity.namespaces, self.kind[0])
         labels = tuple(Column("label", key) for key in self.affinity.topologies if key not in NODE_ID_KEYS)
-        return (*work.columns(meant), *labels)
+        return (*work.columns(self.meant), *labels)
 
     def refusals(self, world: World) -> Refused:
         if self.affinity.near:
@@ -124,26 +123,35 @@ class HoldsAffinity:
         else:
             yield TooNear(self.affinity), self.too_near(world)
 
+    @property
+    def meant(self) -> Matching:
+        """The work that it looks at."""
+        return meant_by(self.affinity.selector, self.affinity.namespaces, self.kind[0])
+
+    @property
+    def is_about_itself(self) -> bool:
+        """Whether the ask is like the work that it looks at."""
+        return self.meant.includes(self.kind)
+
+    def has_begun(self, world: World) -> bool:
+        """Whether matching work is in a domain."""
+        placed = world.work.nodes(self.meant)
+        return any(placed & world.fleet.with_key.map.get(key, 0) for key in self.affinity.topologies)
+
     def near(self, world: World) -> Nodes:
         """The nodes that satisfy the affinity. The first ask that must be near its own kind may go to any node with the
         topology keys."""
         fleet, affinity = world.fleet, self.affinity
-        meant = meant_by(affinity.selector, affinity.namespaces, self.kind[0])
-        placed = world.work.nodes(meant)
-        carrying = placed_in_a_domain = 0
+        placed = world.work.nodes(self.meant)
         held = allowed = fleet.alive
         for key in affinity.topologies:
-            carrying = fleet.with_key.map.get(key, 0)
-            held &= carrying
-            placed_in_a_domain |= placed & carrying
+            held &= fleet.with_key.map.get(key, 0)
             allowed &= fleet.domain(placed, key)
-        if not placed_in_a_domain and not affinity.by_identity and meant.includes(self.kind):
-            return held
-        return allowed
+        is_first = not affinity.by_identity and self.is_about_itself and not self.has_begun(world)
+        return held if is_first else allowed
 
     def too_near(self, world: World) -> Nodes:
-        meant = meant_by(self.affinity.selector, self.affinity.namespaces, self.kind[0])
-        placed = world.work.nodes(meant)
+        placed = world.work.nodes(self.meant)
         found = 0
         for key in self.affinity.topologies:
             found |= world.fleet.domain(placed, key)
@@ -211,21 +219,35 @@ class NotSkewed:
     keys: tuple[str, ...]
 
     def reads(self, work: Work) -> tuple[Column, ...]:
-        meant = meant_by(self.spread.selector, None, self.kind[0])
         keys = dict.fromkeys((*self.keys, *sorted(self.selector.keys)))
         taints = (TAINTS,) if self.spread.by_taints else ()
-        return (*work.columns(meant), *(Column("label", key) for key in keys), *taints)
+        return (*work.columns(self.meant), *(Column("label", key) for key in keys), *taints)
 
     def refusals(self, world: World) -> Refused:
-        fleet, key = world.fleet, self.spread.topology
-        meant = meant_by(self.spread.selector, None, self.kind[0])
-        domains = fleet.domain_column(key)
-        found = world.work.counts_by_domain(meant, domains, self._eligible(world))
-        least = found.least if len(found.present) >= self.spread.min_domains else 0
-        itself = 1 if meant.includes(self.kind) else 0
-        is_full = found.counts > self.spread.max_skew + least - itself
-        lacking = fleet.alive & ~fleet.with_key.map.get(key, 0)
+        fleet = world.fleet
+        domains, found = self.counted(world)
+        is_full = found.counts > self.limit(found.least, len(found.present))
+        lacking = fleet.alive & ~fleet.with_key.map.get(self.spread.topology, 0)
         yield Skewed(self.spread), lacking | domains.nodes_of(is_full) & fleet.alive
+
+    @property
+    def meant(self) -> Matching:
+        """The work that it counts."""
+        return meant_by(self.spread.selector, None, self.kind[0])
+
+    @property
+    def counts_itself(self) -> bool:
+        """Whether the ask is like the work that it counts."""
+        return self.meant.includes(self.kind)
+
+    def counted(self, world: World) -> tuple[Domains, DomainCounts]:
+        """The domains, and the counts in them. Read them at once."""
+        domains = world.fleet.domain_column(self.spread.topology)
+        return domains, world.work.counts_by_domain(self.meant, domains, self._eligible(world))
+
+    def limit(self, least: int, domains: int) -> int:
+        """The greatest count with which a domain still takes the ask, if `least` is the smallest one in so many."""
+        return self.spread.max_skew + (least if domains >= self.spread.min_domains else 0) - self.counts_itself
 
     def _eligible(self, world: World) -> Nodes:
         """The nodes whose work counts."""

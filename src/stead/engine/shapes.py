@@ -33,6 +33,7 @@ class Demand:
         "on_devices",
         "policy",
         "prefers",
+        "pulls",
         "rules",
         "selector",
         "tolerations",
@@ -46,6 +47,7 @@ class Demand:
         self.selector = choice.selector
         self.tolerations: tuple[Toleration, ...] = ask.tolerations
         self.prefers: tuple[Preference, ...] = ask.prefers
+        self.pulls: tuple[Preference, ...] = ask.pulls
         self.images, self.estimates = ask.images, ask.estimates
         self.policy = policy
         self.is_kube = ask.policy is PolicyName.KUBE

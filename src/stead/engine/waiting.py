@@ -321,6 +321,10 @@ class Lines:
     def awake(self) -> bool:
         return bool(self._ready)
 
+    def would_wake(self, columns: Iterable[Column]) -> bool:
+        """Whether a change of one of these columns could wake a sleeper."""
+        return any(sleeper not in self._ready for column in columns for sleeper in self._readers.read(column))
+
     @property
     def has_woken(self) -> bool:
         """Whether `wake` has woken a sleeper since `lines` returned the last line."""

@@ -252,6 +252,11 @@ class Work:
             return self._all_watched or any(matching.includes(kind) for matching in self._nodes.map)
         return self._all_watched or bool(matched_by)
 
+    def columns_of(self, kind: Kind) -> tuple[Column, ...]:
+        """What changes when work of this kind is placed, so that other work may fit."""
+        columns = [Column("work", matching) for matching in self._nodes.map if matching.includes(kind)]
+        return (*columns, ANY_WORK) if self._all_watched else tuple(columns)
+
     @property
     def watched(self) -> Mapping[AskId, None]:
         """The asks that other work names by id."""
@@ -274,7 +279,7 @@ class Work:
         self._bump_watched(fleet, ask.id, placement.row)
 
     def add_many(self, fleet: Fleet, alike: Sequence[Sequence[Placement]]) -> None:
-        """The same for runs of equal asks without affinities and spreads."""
+        """The same for runs of equal asks, which do not differ if they are of the same kind."""
         rows: dict[int, list[AskId]] = {}
         kinds: dict[Kind, tuple[Ask, dict[int, int]]] = {}
         known = self.placements.write()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
 from stead.engine.change_log import NODES, PULLS, TAINTS, Column
 from stead.engine.fleet import Domains, Fleet, Nodes, as_flags, from_flags, rows_of
+from stead.engine.ranking.in_turn import Foresight
 from stead.engine.ranking.kube_fit import REPAIRED_MAX, SCORE_MAX, FitScores, Rows
 from stead.engine.ranking.policies import Dice
 from stead.engine.ranking.views import View
@@ -46,6 +47,7 @@ class KubeStanding:
         "_columns",
         "_feasible",
         "_fit",
+        "_foresight",
         "_generation",
         "_parts",
         "_prefers",
@@ -83,6 +85,7 @@ class KubeStanding:
         )
         self._view = View(demand)
         self._fit, self._generation = fit, -1
+        self._foresight = Foresight.of(demand)
         self._feasible: NDArray[np.bool_] = np.empty(0, np.bool_)
         self._ranks: Amounts = self.keys
         """The keys as if all rows were candidates."""
@@ -333,6 +336,24 @@ class KubeStanding:
                     parts = self._normalised(world, feasible)
                     keys = np.where(feasible, -(base if parts is None else base + parts), REFUSED)
         return rows
+
+    def best_in_turn(self, world: World, count: int) -> list[int]:
+        """The same if placing one ask changes where the next may go; none if that cannot be foreseen."""
+        foresight = self._foresight
+        if foresight is None or not self._ranks_by_fit_alone(world, foresight):
+            return []
+        return foresight.rows(world, self._fit, self._view.open_but_for(world, foresight.spreads), count)
+
+    def _ranks_by_fit_alone(self, world: World, foresight: Foresight) -> bool:
+        """Whether no other score differs between the candidates, also after more equal asks were placed."""
+        if self._prefers or self._pulls or self._spreads or self._static[0] is not None:
+            return False
+        keys = foresight.pulled_over | {pull.topology for pull in world.work.pulls(self.demand.kind)}
+        if not keys:
+            return True
+        columns = [world.fleet.domain_column(key) for key in keys]
+        are_in_one_domain = len(columns) == 1 and int(columns[0].present(self._feasible).sum()) < 2
+        return are_in_one_domain and not foresight.spreads
 
     def score(self, fleet: Fleet, row: int) -> tuple[int, int]:
         """(kube-scheduler's score, load in 1/10000) of a row, for explanations."""

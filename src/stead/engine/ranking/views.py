@@ -6,6 +6,8 @@ column that the rule reads has changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,6 +66,14 @@ class View:
             self.worth = None if is_kube else self._preferences(world)
         self._size = fleet.size
         return is_new
+
+    def open_but_for(self, world: World, rules: Sequence[Rule]) -> Nodes:
+        """The nodes that no rule refuses, apart from these."""
+        refused = 0
+        for rule, nodes in zip(self._rules, self._refused, strict=True):
+            if not any(rule is each for each in rules):
+                refused |= nodes
+        return world.fleet.alive & ~refused
 
     def _evaluate(self, world: World, stamp: tuple[int, ...]) -> None:
         """Evaluate the rules that read a changed column; all of them if nodes came or went, or if the columns that they
