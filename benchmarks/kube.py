@@ -4,9 +4,10 @@ Rule: the ceiling is the same binder with decisions made beforehand, for equal p
 It is measured alone, and with the scheduler's own watches, because the server also works for those. Pods are created
 first. Only ratios of one run mean something: API server, etcd and scheduler share the machine's cores, and the speed of
 a shared machine changes by half within seconds. So each side has its own API server and its own process, the sides take
-turns in slices of half a second, and the sums of all slices are compared. After its turn, a side's servers finish what
-they still do, such as collecting garbage, before the next side begins. Two equal servers differ by up to a tenth, so
-each round has new ones.
+turns in slices of half a second, and the sums of all slices are compared. Before each slice, its API server collects
+its garbage. Otherwise a collection, which costs as much as a thousand bindings, falls into every second slice by
+chance. No side has one in a slice then; each would have nearly the same, because the server allocates 88 KB for a
+binding of the ceiling and 93 KB for one of the scheduler.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ RESULTS = Path(__file__).resolve().parent / "kube_results.json"
 
 ZONE, HOSTNAME = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 READ_PODS, DECIDED_PODS = 2_000, 4_000
-ROUNDS, SLICES, SLICE = int(os.environ.get("STEAD_BENCH_ROUNDS", "3")), 3, 2048
+SLICE, SLICES = 2048, int(os.environ.get("STEAD_BENCH_SLICES", "6"))
 WARM_UP = 256
 SETTLE_S, SETTLE_LOOKS_MAX, IDLE_SHARE = 0.1, 50, 0.1
-"""After a slice: how long the pauses between two looks at the servers are, and the share of a core that is idle."""
+"""Before a slice: how long the pauses between two looks at the servers are, and the share of a core that is idle."""
 NAMESPACE = "bench"
 STEADY_PODS, STEADY_RATE = 1_500, 150.0
 FULL_NODES, FULL_PODS = 5_000, 20_000
@@ -66,7 +67,7 @@ Workloads = dict[str, Spec]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A slice, and the CPU time of API server and etcd until they were idle again."""
+    """A slice, and the CPU time of API server and etcd."""
 
     slice: Slice
     servers_cpu_s: float
@@ -92,7 +93,7 @@ class Measured:
     """CPU time of the scheduler for a pod."""
     ceiling_cpu_ms: float
     servers_cpu_ms: float
-    """CPU time of API server and etcd for a pod, with what they finish afterwards."""
+    """CPU time of API server and etcd for a pod, without the collection of garbage."""
     ceiling_servers_cpu_ms: float
 
     @staticmethod
@@ -319,7 +320,7 @@ class Rival:
 
     @contextmanager
     def binding(self) -> Iterator[Callable[[int], Turn]]:
-        """Start the process. What it yields binds this many pods, and waits until the servers are idle."""
+        """Start the process. What it yields waits until the servers have nothing to do, and binds this many pods."""
         pods = self.kubectl.list("Pod", NAMESPACE, limit=1000)
         uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
         command = [sys.executable, "-m", "benchmarks.kube_sides", self.side, str(self._server.kubeconfig_path)]
@@ -338,9 +339,9 @@ class Rival:
                 return answer
 
             def bind(count: int) -> Turn:
+                self._settle()
                 before = self._servers_cpu_s()
                 found = Slice(**json.loads(ask(str(count))))
-                self._settle()
                 return Turn(found, self._servers_cpu_s() - before)
 
             ask(json.dumps(uids))
@@ -351,7 +352,8 @@ class Rival:
         return sum(map(cpu_s, self._server.process_ids))
 
     def _settle(self) -> None:
-        """Wait until the servers are nearly idle."""
+        """Let the API server collect its garbage, and wait until both servers are nearly idle."""
+        self.kubectl.request("GET", "/debug/pprof/heap", gc=1, debug=1)
         used = self._servers_cpu_s()
         for _ in range(SETTLE_LOOKS_MAX):
             time.sleep(SETTLE_S)
@@ -361,20 +363,19 @@ class Rival:
 
 
 def measure(nodes: int, workload: str, spec: Spec) -> Measured:
-    """One workload: ceilings and scheduler in turns, on new servers in each round."""
+    """One workload: ceilings and scheduler in turns, on new servers."""
     turns: dict[Side, list[Turn]] = {side: [] for side in Side}
-    for _ in range(ROUNDS):
-        with ExitStack() as stack:
-            rivals = [Rival(side, stack.enter_context(RealServer()), nodes) for side in Side]
-            for rival in rivals:
-                rival.create(workload, spec, WARM_UP + SLICES * SLICE)
-            bind = [(rival.side, stack.enter_context(rival.binding())) for rival in rivals]
-            for _, some in bind:
-                some(WARM_UP)  # opens connections
-            for number in range(SLICES):
-                for place in range(len(bind)):
-                    side, some = bind[(number + place) % len(bind)]
-                    turns[side].append(some(SLICE))
+    with ExitStack() as stack:
+        rivals = [Rival(side, stack.enter_context(RealServer()), nodes) for side in Side]
+        for rival in rivals:
+            rival.create(workload, spec, WARM_UP + SLICES * SLICE)
+        bind = [(rival.side, stack.enter_context(rival.binding())) for rival in rivals]
+        for _, some in bind:
+            some(WARM_UP)  # opens connections
+        for number in range(SLICES):
+            for place in range(len(bind)):
+                side, some = bind[(number + place) % len(bind)]
+                turns[side].append(some(SLICE))
     return Measured.of(nodes, workload, turns)
 
 
@@ -488,7 +489,6 @@ def main(words: Sequence[str]) -> None:
     chosen = {name: spec for name, spec in workloads().items() if not names or name.replace(" ", "-") in names}
     results: Object = {
         "cores": os.cpu_count(),
-        "rounds": ROUNDS,
         "slices": SLICES,
         "pods_in_a_slice": SLICE,
         "reading_us": reading(),
