@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from stead.engine.decisions import Decision, Placed
 from stead.engine.parts import Parts
+from stead.engine.ranking.in_turn import RUN_MIN
 from stead.engine.shapes import Demand, Shape
 from stead.engine.waiting import Line
 from stead.language.asks import Ask, AskId
@@ -35,7 +36,7 @@ def place_in_turn(parts: Parts, line: Line, shape: Shape, run: Sequence[Ask]) ->
     decisions: list[Decision] = []
     while len(decisions) < len(run):
         asks, rows = run[len(decisions) :], list[int]()
-        may_be_foreseen = len(decisions) < 2  # perhaps not before the first one is placed
+        may_be_foreseen = len(decisions) < 2 and len(asks) >= RUN_MIN  # perhaps not before the first one is placed
         if may_be_foreseen and not waiting.would_wake(board.work.columns_of(shape.kind)):
             rows = board.best_in_turn(shape, len(asks))
         placed = _place_rows(parts, line, shape.demands[0], asks, rows) or _place_one(parts, line, shape, asks[0])

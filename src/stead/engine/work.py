@@ -247,14 +247,11 @@ class Work:
 
     def watches(self, kind: Kind) -> bool:
         """Whether placing work of this kind may change where other work can go."""
-        matched_by = self._matched_by.map.get(kind)
-        if matched_by is None:
-            return self._all_watched or any(matching.includes(kind) for matching in self._nodes.map)
-        return self._all_watched or bool(matched_by)
+        return self._all_watched or bool(self._matching(kind))
 
     def columns_of(self, kind: Kind) -> tuple[Column, ...]:
         """What changes when work of this kind is placed, so that other work may fit."""
-        columns = [Column("work", matching) for matching in self._nodes.map if matching.includes(kind)]
+        columns = [Column("work", matching) for matching in self._matching(kind)]
         return (*columns, ANY_WORK) if self._all_watched else tuple(columns)
 
     @property
@@ -367,9 +364,8 @@ class Work:
             fleet.bump(ANY_WORK, row)
 
     def _count_kind(self, fleet: Fleet, kind: Kind, row: int, step: int) -> None:
-        matched_by = self._matched_by.map.get(kind)
-        if matched_by is None:
-            matched_by = tuple(matching for matching in self._nodes.map if matching.includes(kind))
+        matched_by = self._matching(kind)
+        if kind not in self._matched_by.map:
             self._matched_by.write()[kind] = matched_by
         if not _tally(self._kinds, kind, row, step) and kind not in self._kinds:
             del self._matched_by.write()[kind]
@@ -378,6 +374,11 @@ class Work:
                 self._nodes.write()[matching] ^= 1 << row
             self._caches.matchings.add(matching, row, step)
             fleet.bump(Column("work", matching), row)
+
+    def _matching(self, kind: Kind) -> tuple[Matching, ...]:
+        """The indexed selectors that match this kind."""
+        known = self._matched_by.map.get(kind)
+        return tuple(each for each in self._nodes.map if each.includes(kind)) if known is None else known
 
     def _count_keeper(self, keeper: Keeper, row: int, step: int) -> None:
         before = nodes = self._keeper_nodes.map.get(keeper, 0)

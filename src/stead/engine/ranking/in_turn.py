@@ -22,7 +22,7 @@ from stead.language.asks import Affinity
 from stead.language.labels import NODE_ID, NODE_ID_KEYS
 
 RUN_MIN = 4
-"""The shortest run for which this pays."""
+"""The shortest run for which this is worth its cost."""
 
 GROUPS_MAX = 64
 """Up to this many domains, each has its best row kept."""
@@ -64,7 +64,7 @@ class Foresight:
     def rows(self, world: World, fit: FitScores, nodes: Nodes, count: int) -> list[int]:
         """The rows that `count` equal asks would get one after the other; fewer if not all fit, and none if that cannot
         be foreseen now. `nodes`: those that no rule refuses, apart from the spreads."""
-        if count < RUN_MIN or not all(rule.has_begun(world) for rule in self.near):
+        if not all(rule.has_begun(world) for rule in self.near):
             return []
         counted = [Counted(rule, world) for rule in self.spreads]
         groups = _groups(fit, as_flags(nodes, world.fleet.extent), counted)

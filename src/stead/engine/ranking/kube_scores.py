@@ -47,7 +47,6 @@ class KubeStanding:
         "_columns",
         "_feasible",
         "_fit",
-        "_foresight",
         "_generation",
         "_parts",
         "_prefers",
@@ -85,7 +84,6 @@ class KubeStanding:
         )
         self._view = View(demand)
         self._fit, self._generation = fit, -1
-        self._foresight = Foresight.of(demand)
         self._feasible: NDArray[np.bool_] = np.empty(0, np.bool_)
         self._ranks: Amounts = self.keys
         """The keys as if all rows were candidates."""
@@ -339,7 +337,7 @@ class KubeStanding:
 
     def best_in_turn(self, world: World, count: int) -> list[int]:
         """The same if placing one ask changes where the next may go; none if that cannot be foreseen."""
-        foresight = self._foresight
+        foresight = Foresight.of(self.demand)
         if foresight is None or not self._ranks_by_fit_alone(world, foresight):
             return []
         return foresight.rows(world, self._fit, self._view.open_but_for(world, foresight.spreads), count)
