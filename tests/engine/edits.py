@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Drop, Edit, FreeUp, Tolerate, Uncordon, Widen
 from stead.engine.facts import NodeDrained, NodeLabelled, NodeResized
-from stead.language.asks import Affinity, Ask, Choice, Spread
+from stead.language.asks import Affinity, Ask, Choice, HostPort, Spread
 from stead.language.labels import (
     ANYWHERE,
     NODE_ID,
@@ -90,6 +90,8 @@ def _without(ask: Ask, what: object) -> Ask:
             return replace(ask, affinities=tuple(tuple(it for it in every if it != what) for every in ask.affinities))
         case Spread():
             return replace(ask, spreads=tuple(it for it in ask.spreads if it != what))
+        case HostPort():
+            return replace(ask, ports=tuple(it for it in ask.ports if it != what))
         case _:
             return replace(ask, affinities=())
 
@@ -131,6 +133,7 @@ def _of_the_ask(ask: Ask, oracle: Oracle) -> Iterator[Edit]:
                 yield from (Widen(requirement, it) for it in found if it is not None and it not in requirement.values)
     yield from (Drop(affinity) for every in ask.affinities for affinity in every)
     yield from (Drop(spread) for spread in ask.spreads)
+    yield from (Drop(port) for port in ask.ports)
     if len(ask.affinities) > 1:
         yield Drop(ask.affinities)
 
