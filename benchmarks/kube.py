@@ -7,7 +7,7 @@ a shared machine changes by half within seconds. So each side has its own API se
 turns in slices of half a second, and the sums of all slices are compared. Before each slice, its API server collects
 its garbage. Otherwise a collection, which costs as much as a thousand bindings, falls into every second slice by
 chance. No side has one in a slice then; each would have nearly the same, because the server allocates 88 KB for a
-binding of the ceiling and 93 KB for one of the scheduler.
+binding of the ceiling and 93 KB for one of the scheduler (plain pods).
 """
 
 from __future__ import annotations
@@ -353,7 +353,9 @@ class Rival:
 
     def _settle(self) -> None:
         """Let the API server collect its garbage, and wait until both servers are nearly idle."""
-        self.kubectl.request("GET", "/debug/pprof/heap", gc=1, debug=1)
+        answer = self.kubectl.request("GET", "/debug/pprof/heap", gc=1, debug=1)
+        if answer.status != 200:
+            raise SystemExit(f"the API server answers {answer.status} to /debug/pprof/heap; start it with --profiling")
         used = self._servers_cpu_s()
         for _ in range(SETTLE_LOOKS_MAX):
             time.sleep(SETTLE_S)

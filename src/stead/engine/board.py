@@ -260,7 +260,7 @@ class Board:
         self.work.add(self.fleet, placement)
 
     def place_many(self, runs: Sequence[tuple[Demand, Sequence[Ask], list[int], Line]]) -> None:
-        """Place runs of equal asks without affinities or spreads: of each run, one ask on each of its rows."""
+        """Place runs of equal asks: of each run, one ask on each of its rows."""
         alike = []
         for demand, asks, rows, line in runs:
             held: Iterable[tuple[DeviceShares, ...]] = repeat(())

@@ -307,7 +307,7 @@ class Engine:
         run: list[Ask] = list(islice(parts.board.work.up_to_watched(parts.waiting.items_in(line)), limit))  # type: ignore[arg-type]  # shapes queue asks
         placed = (place_in_turn if in_turn else place_run)(parts, line, sleeper, run)
         decisions += placed
-        if len(placed) < len(run) and not parts.waiting.has_woken:
+        if len(placed) < len(run) and not parts.waiting.has_woken:  # woken work may come before the rest of the run
             self._block(sleeper, decisions)
         return len(placed)
 

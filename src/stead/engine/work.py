@@ -276,7 +276,8 @@ class Work:
         self._bump_watched(fleet, ask.id, placement.row)
 
     def add_many(self, fleet: Fleet, alike: Sequence[Sequence[Placement]]) -> None:
-        """The same for runs of equal asks, which do not differ if they are of the same kind."""
+        """The same for runs of equal asks. If a run affects other work by more than its labels, it is the only one of
+        its kind."""
         rows: dict[int, list[AskId]] = {}
         kinds: dict[Kind, tuple[Ask, dict[int, int]]] = {}
         known = self.placements.write()

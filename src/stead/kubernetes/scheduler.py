@@ -39,8 +39,8 @@ from stead.language.nodes import NodeId
 LOG = logging.getLogger("stead.kubernetes")
 
 PLACED_AT_ONCE = 128
-"""How many pods a step places. More of them share the cost of a step, and the caches of the processor. They
-are decided in about ten milliseconds, while the API server works on the bindings in flight."""
+"""How many pods a step places. More of them share the cost of a step, and the caches of the processor. They are decided
+in 4 to 17 milliseconds, while the API server works on the bindings in flight."""
 
 QUEUED_MAX, QUEUED_MIN = 64, 16
 """When more bindings than the first number wait to be sent, no further pods are placed until only the second number

@@ -55,11 +55,11 @@ class Foresight:
     @staticmethod
     def of(demand: Demand) -> Foresight | None:
         """None if it cannot be foreseen what the rules refuse next."""
-        is_by_identity = any(
+        is_unclear = any(
             isinstance(rule, HoldsOneAlternative) or (isinstance(rule, HoldsAffinity) and rule.affinity.by_identity)
             for rule in demand.rules.lasting
         )
-        return None if is_by_identity else Foresight(demand)
+        return None if is_unclear else Foresight(demand)
 
     def rows(self, world: World, fit: FitScores, nodes: Nodes, count: int) -> list[int]:
         """The rows that `count` equal asks would get one after the other; fewer if not all fit, and none if that cannot
