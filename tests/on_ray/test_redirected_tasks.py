@@ -53,7 +53,7 @@ def ids(cluster_of: Any) -> Iterator[list[str]]:
 @pytest.fixture(autouse=True)
 def as_it_was(ids: list[str]) -> Iterator[None]:
     yield
-    _shut.set()
+    shut_again()
     if any(view.taints for view in stead.nodes() if view.id == ids[0]):
         stead.untaint(ids[0], ["repair"])
 
@@ -81,10 +81,21 @@ def let_in_too_late(id: str, by_hand: bool = False) -> Iterator[None]:
             grants.set_many({id: {name: amount + ENTRY for name, amount in kept.items()}})
 
     _shut.clear()
-    threading.Thread(target=open_again, daemon=True).start()
+    opener = threading.Thread(target=open_again, daemon=True)
+    opener.start()
+    _openers.append(opener)
 
 
 _shut = threading.Event()
+_openers: list[threading.Thread] = []
+
+
+def shut_again() -> None:
+    """Ends what `by_hand` began. Only then can the controller give the name back: what is left free is too little for
+    an actor, so if that were written last, Ray would refuse the next actor that is pinned to the node."""
+    _shut.set()
+    while _openers:
+        _openers.pop().join()
 
 
 @contextmanager
@@ -324,6 +335,7 @@ def test_work_that_can_only_run_there_waits_until_the_taint_is_gone(needs: dict[
     with let_in_too_late(ids[0], by_hand=is_pinned):
         refs = [task(where_am_i, ids[0], **options).remote() for _ in range(3)]
     assert ray.wait(refs, timeout=4.0)[0] == [], "none runs there, and none has failed"
+    shut_again()
     stead.untaint(ids[0], ["repair"])
     assert set(ray.get(refs, timeout=SOON_S)) == {ids[0]}
 
