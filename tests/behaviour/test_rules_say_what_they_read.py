@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stead.engine.change_log import ANY_WORK, DRAINING, KEEPERS, RESERVED, TAINTS, Column
+from stead.engine.columns.change_log import ANY_WORK, DRAINING, KEEPERS, RESERVED, TAINTS, Column
 from stead.engine.fleet import Fleet
 from stead.engine.rules import Rule, World, compile_rules
 from stead.engine.work import Work, meant_by

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stead.engine.board import Board
-from stead.engine.change_log import ChangeLog, Column
+from stead.engine.columns.change_log import ChangeLog, Column
 from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, NodeJoined
 from stead.language.asks import Ask

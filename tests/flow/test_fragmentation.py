@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stead.engine.amounts import Amounts
 from stead.engine.batch import fragmentation
 from stead.engine.batch.fragmentation import KINDS_MAX, LEFT_MAX, OFFSET, LeastFragmenting, Mix, costs
+from stead.engine.columns.amounts import Amounts
 from stead.engine.fleet import Fleet
 from stead.engine.ranking.policies import FullestFirst
 from stead.engine.shapes import Demand, Shape

@@ -15,10 +15,11 @@ from typing import Self
 
 import numpy as np
 
-from stead.engine.amounts import DeviceShares
 from stead.engine.batch.flow import Emptiest, Fullest, Prices
 from stead.engine.batch.fragmentation import LeastFragmenting, Mix
-from stead.engine.change_log import RESERVED, Column
+from stead.engine.columns.amounts import DeviceShares
+from stead.engine.columns.change_log import RESERVED, Column
+from stead.engine.columns.sharing import Sheet
 from stead.engine.fleet import Fleet, News, Nodes, as_flags, rows_of
 from stead.engine.ranking.kube_fit import FitScores
 from stead.engine.ranking.kube_scores import KubeStanding
@@ -27,7 +28,6 @@ from stead.engine.ranking.standing import Standing
 from stead.engine.ranking.views import View
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Demand, Shape
-from stead.engine.sharing import Sheet
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Unmanaged, Work
 from stead.language.asks import Ask, AskId, GroupId, PolicyName

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import Amount, Amounts, DeviceShares, grown
-from stead.engine.change_log import DRAINING, IMAGES, NODES, TAINTS, ChangeLog, Column
-from stead.engine.sharing import Sheet, Shelf
+from stead.engine.columns.amounts import Amount, Amounts, DeviceShares, grown
+from stead.engine.columns.change_log import DRAINING, IMAGES, NODES, TAINTS, ChangeLog, Column
+from stead.engine.columns.sharing import Sheet, Shelf
 from stead.language.labels import NODE_ID_KEYS, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources, usable

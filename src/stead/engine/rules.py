@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from stead.engine.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
+from stead.engine.columns.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
 from stead.engine.fleet import Domains, Fleet, Nodes, from_flags
 from stead.engine.reasons import (
     ApartFromGroup,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stead.engine.change_log import NODES, TAINTS, Column
+from stead.engine.columns.change_log import NODES, TAINTS, Column
 from stead.engine.fleet import Fleet, Nodes
 from stead.engine.ranking.policies import Policy
 from stead.engine.rules import HoldsAffinity, NotSkewed, Rules, World, allowed, compile_rules

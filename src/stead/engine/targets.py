@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from stead.engine.sharing import Sheet, Shelf
+from stead.engine.columns.sharing import Sheet, Shelf
 from stead.language.asks import ASK_ID, Ask, AskId
 from stead.language.labels import Selector
 

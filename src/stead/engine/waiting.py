@@ -14,11 +14,11 @@ from itertools import count
 from math import inf
 from typing import NamedTuple, Protocol
 
-from stead.engine.change_log import NODES, Column
+from stead.engine.columns.change_log import NODES, Column
+from stead.engine.columns.sharing import Sheet, Shelf
 from stead.engine.decisions import Verdict
 from stead.engine.fleet import Fleet, Nodes
 from stead.engine.shapes import Shape
-from stead.engine.sharing import Sheet, Shelf
 from stead.language.asks import Ask, Group, PolicyName
 
 Item = Ask | Group

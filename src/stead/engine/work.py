@@ -15,10 +15,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from stead.engine.amounts import Amounts, DeviceShares, as_needs
-from stead.engine.change_log import ANY_WORK, KEEPERS, PULLS, Column
+from stead.engine.columns.amounts import Amounts, DeviceShares, as_needs
+from stead.engine.columns.change_log import ANY_WORK, KEEPERS, PULLS, Column
+from stead.engine.columns.sharing import Sheet, Shelf
 from stead.engine.fleet import Domains, Fleet, Nodes, as_flags
-from stead.engine.sharing import Sheet, Shelf
 from stead.engine.targets import Targets, ids_named
 from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId, HostPort
 from stead.language.labels import Labels, Selector

@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import Amounts, shares_of
+from stead.engine.columns.amounts import Amounts, shares_of
 from stead.engine.fleet import Fleet
 from stead.engine.ranking.policies import Dice
 from stead.engine.ranking.views import View

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import Amounts, laid_on
-from stead.engine.change_log import NODES, ChangeLog, Column
+from stead.engine.columns.amounts import Amounts, laid_on
+from stead.engine.columns.change_log import NODES, ChangeLog, Column
+from stead.engine.columns.sharing import Sheet
 from stead.engine.fleet import Fleet, as_flags
 from stead.engine.shapes import Demand
-from stead.engine.sharing import Sheet
 from stead.language.labels import Selector
 from stead.language.resources import DEVICES, UNIT
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import Amounts
 from stead.engine.batch.flow import fitting
 from stead.engine.board import Board
+from stead.engine.columns.amounts import Amounts
 from stead.engine.shapes import Demand
 from stead.engine.waiting import Line
 from stead.language.asks import Ask, GroupId

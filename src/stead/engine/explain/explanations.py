@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
+from stead.engine.columns.amounts import REFUSED
 from stead.engine.decisions import Verdict
 from stead.engine.explain import wording
 from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Change, FreeUp, Uncordon, smallest_change

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from stead.engine.board import Board
-from stead.engine.change_log import Column
+from stead.engine.columns.change_log import Column
+from stead.engine.columns.sharing import Sheet
 from stead.engine.decisions import Verdict
 from stead.engine.explain.verdicts import DECISION_REASONS_MAX, short_verdicts
 from stead.engine.fleet import Nodes
 from stead.engine.groups.search import Member, Team, first_without_place, place_team
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Shape
-from stead.engine.sharing import Sheet
 from stead.engine.timing.timers import Timers
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement

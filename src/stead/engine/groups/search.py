@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stead.engine.amounts import REFUSED
 from stead.engine.board import Board
+from stead.engine.columns.amounts import REFUSED
 from stead.engine.decisions import Verdict
 from stead.engine.explain.verdicts import refused_sets, verdict
 from stead.engine.fleet import Nodes, RowSet, as_flags, from_flags

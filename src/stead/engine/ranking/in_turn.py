@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import REFUSED, Amounts
+from stead.engine.columns.amounts import REFUSED, Amounts
 from stead.engine.fleet import Domains, Nodes, as_flags
 from stead.engine.ranking.kube_fit import FitScores
 from stead.engine.rules import HoldsAffinity, HoldsOneAlternative, NotSkewed, PortsFree, World

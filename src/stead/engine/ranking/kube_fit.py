@@ -11,8 +11,8 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import Amounts
-from stead.engine.change_log import IMAGES, NODES
+from stead.engine.columns.amounts import Amounts
+from stead.engine.columns.change_log import IMAGES, NODES
 from stead.engine.fleet import Fleet, as_flags
 from stead.engine.shapes import Demand
 from stead.language.resources import CPU, MEMORY, UNIT

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import LOAD_MAX, REFUSED, Amounts
-from stead.engine.change_log import NODES, PULLS, TAINTS, Column
+from stead.engine.columns.amounts import LOAD_MAX, REFUSED, Amounts
+from stead.engine.columns.change_log import NODES, PULLS, TAINTS, Column
 from stead.engine.fleet import Domains, Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.ranking.in_turn import Foresight
 from stead.engine.ranking.kube_fit import REPAIRED_MAX, SCORE_MAX, FitScores, Rows

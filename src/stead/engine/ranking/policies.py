@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import LOAD_MAX, REFUSED
+from stead.engine.columns.amounts import LOAD_MAX, REFUSED
 from stead.language.asks import PolicyName
 from stead.language.resources import UNIT
 

@@ -11,7 +11,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import LOAD_MAX, REFUSED, SCALARS_MAX, Amounts
+from stead.engine.columns.amounts import LOAD_MAX, REFUSED, SCALARS_MAX, Amounts
 from stead.engine.fleet import Fleet, Nodes, as_flags, from_flags, rows_of
 from stead.engine.ranking.policies import Dice
 from stead.engine.ranking.views import View

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.amounts import SCALARS_MAX, Amounts
-from stead.engine.change_log import NODES, Column
+from stead.engine.columns.amounts import SCALARS_MAX, Amounts
+from stead.engine.columns.change_log import NODES, Column
 from stead.engine.fleet import Nodes, as_flags, rows_of
 from stead.engine.rules import Rule, World
 from stead.engine.shapes import Demand

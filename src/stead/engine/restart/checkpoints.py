@@ -14,9 +14,9 @@ from math import inf
 from operator import attrgetter
 from typing import Any, cast
 
-from stead.engine.amounts import DeviceShares
 from stead.engine.batch.fragmentation import SavedMix
-from stead.engine.change_log import Column, ColumnKind
+from stead.engine.columns.amounts import DeviceShares
+from stead.engine.columns.change_log import Column, ColumnKind
 from stead.engine.decisions import Verdict
 from stead.engine.groups.lifecycle import GroupRecord, GroupShape
 from stead.engine.parts import Parts

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stead.engine.board import Board
+from stead.engine.columns.sharing import Shelf
 from stead.engine.decisions import Evicted, TaintExpired
 from stead.engine.facts import NodeTainted
 from stead.engine.fleet import Nodes
-from stead.engine.sharing import Shelf
 from stead.engine.timing.timers import Timers
 from stead.engine.work import Placement
 from stead.language.asks import AskId

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from math import inf
 from typing import Generic, TypeVar
 
-from stead.engine.sharing import Sheet, Shelf
+from stead.engine.columns.sharing import Sheet, Shelf
 from stead.language.asks import AskId
 from stead.language.nodes import NodeId
 from stead.language.taints import Effect, Taint

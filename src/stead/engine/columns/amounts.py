@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from stead.engine.change_log import ChangeLog, Column
+from stead.engine.columns.change_log import ChangeLog, Column
 from stead.language.resources import DEVICES, UNIT
 
 Amounts = NDArray[np.int64]
