@@ -224,9 +224,7 @@ class Oracle:
                     self.place(ask, node)
             case facts.AskLost(id):
                 self._lose(id)
-            case facts.AskEnded(id):
-                self.forget(id)
-            case facts.GroupEnded(id):
+            case facts.AskEnded(id) | facts.GroupEnded(id):
                 self.forget(id)
             case facts.NodeJoined(node):
                 if node.id in self.places:
@@ -240,6 +238,10 @@ class Oracle:
             case facts.NodeUsed(id, amounts, pieces):
                 if id in self.places:
                     self.places[id].use(amounts, pieces)
+            case facts.AskEnding() | facts.EvictionFailed() | facts.AskNominated() | facts.BudgetChanged():
+                pass  # nothing is preempted here
+            case facts.BudgetEnded():
+                pass
             case _ if fact.node in self.places:
                 place = self.places[fact.node]
                 place.become(self._changed(place.node, fact))

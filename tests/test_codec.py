@@ -16,6 +16,7 @@ from stead.engine import facts as f
 from stead.engine import reasons as r
 from stead.errors import Invalid
 from stead.language.asks import Affinity, Ask, Choice, Group, HostPort, PolicyName, Preference, Spread, Strategy
+from stead.language.budgets import Budget
 from stead.language.labels import NOWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
@@ -48,6 +49,8 @@ RICH = Ask(
     ("web:1", "web:1"),
     Resources.of(CPU="100m"),
     (Preference(APART, 9),),
+    False,
+    True,
 )
 NODE = Node(
     "n",
@@ -102,6 +105,12 @@ FACTS: list[f.Fact] = [
     f.AskSubmitted(Ask("bare")),
     f.AsksSubmitted(RICH, 3, 40),
     f.AskRunning(RICH, "n"),
+    f.AskRunning(RICH, "n", 12.5),
+    f.AskEnding("a-1"),
+    f.EvictionFailed("a-1"),
+    f.AskNominated("a-1", "n"),
+    f.BudgetChanged(Budget("team/web", SELECTOR, 2, "team")),
+    f.BudgetEnded("team/web"),
     f.AskEnded("a-1"),
     f.AskLost("a-1"),
     f.GroupSubmitted(GROUP),
@@ -118,6 +127,9 @@ DECISIONS: list[d.Decision] = [
     d.Refused("a-1", d.NodeUnknown(("x", "y"))),
     d.Refused("a-1", d.DeadlinePassed(5.0, (VERDICT,))),
     d.Evicted("a-1", "n", TAINT),
+    d.Preempted("a-1", "n", ("b-1", "b-2"), 1, "g", 1),
+    d.Preempted("a-1", "n", ()),
+    d.NominationEnded("a-1", "n"),
     d.TaintExpired("n", TAINT),
     d.BatchDecided(PolicyName.FLOW, 3, 2, 100_002_100, 100_002_100, 1, 2),
     d.BatchDecided(PolicyName.FLOW_FGD, 1, 1, 100_000),

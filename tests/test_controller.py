@@ -11,7 +11,17 @@ from stead import journal as journals
 from stead import solver
 from stead.codec import dumps
 from stead.controller import Controller
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused, Waiting
+from stead.engine.decisions import (
+    Decision,
+    Evicted,
+    GroupPlaced,
+    Moved,
+    NominationEnded,
+    Placed,
+    Preempted,
+    Refused,
+    Waiting,
+)
 from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, Fact, GroupSubmitted, NodeJoined, NodeTainted
 from stead.engine.settings import Settings
@@ -47,6 +57,12 @@ class Recorder:
 
     def evict(self, evicted: Evicted) -> None:
         self.commands.append(f"evict {evicted.ask}")
+
+    def preempt(self, preempted: Preempted) -> None:
+        self.commands.append(f"preempt {', '.join(preempted.victims)} for {preempted.ask}")
+
+    def end_nomination(self, ended: NominationEnded) -> None:
+        self.commands.append(f"end nomination of {ended.ask}")
 
     def refuse(self, refused: Refused) -> None:
         self.commands.append(f"refuse {refused.id}")

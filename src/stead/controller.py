@@ -21,7 +21,9 @@ from stead.engine.decisions import (
     Evicted,
     GroupPlaced,
     Moved,
+    NominationEnded,
     Placed,
+    Preempted,
     Refused,
     TaintExpired,
     Waiting,
@@ -52,6 +54,12 @@ class Cluster(Protocol):
 
     def evict(self, evicted: Evicted) -> None:
         """Stop the work; it may be placed again."""
+
+    def preempt(self, preempted: Preempted) -> None:
+        """Stop the victims to make room for other work. Report `AskEnding` for each, or `EvictionFailed`."""
+
+    def end_nomination(self, ended: NominationEnded) -> None:
+        """The work does not wait for this node any more."""
 
     def refuse(self, refused: Refused) -> None:
         """Fail the work: it will not be placed."""
@@ -85,14 +93,15 @@ NO_REASON = "other"
 class Tally:
     """Counters of what a controller has decided since it started.
 
-    `placed`, `moved` and `evicted` count pieces of work; each member of a group counts. `refusals` counts, by reason
-    code, how often work or a group was reported as pending or refused; several reasons count once each. `took` is a
-    histogram of decision times, with the bucket bounds `DECISION_BOUNDS_S`.
+    `placed`, `moved`, `evicted` and `preempted` count pieces of work; each member of a group counts. `refusals` counts,
+    by reason code, how often work or a group was reported as pending or refused; several reasons count once each.
+    `took` is a histogram of decision times, with the bucket bounds `DECISION_BOUNDS_S`.
     """
 
     placed: int = 0
     moved: int = 0
     evicted: int = 0
+    preempted: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
     took: list[int] = field(default_factory=lambda: [0] * (len(DECISION_BOUNDS_S) + 1))
     seconds: float = 0.0
@@ -111,6 +120,8 @@ class Tally:
                     self.moved += 1
                 case Evicted():
                     self.evicted += 1
+                case Preempted(victims=victims):
+                    self.preempted += len(victims)
                 case Waiting(asks):
                     codes = {each.reason.code for each in decision.refusals if each.nodes} or {NO_REASON}
                     self._refuse(codes, len(asks))
@@ -234,6 +245,10 @@ class Controller:
                 self.cluster.bind(decision)
             case Evicted():
                 self.cluster.evict(decision)
+            case Preempted():
+                self.cluster.preempt(decision)
+            case NominationEnded():
+                self.cluster.end_nomination(decision)
             case Refused():
                 self.cluster.refuse(decision)
             case Moved():

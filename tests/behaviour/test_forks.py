@@ -9,11 +9,16 @@ import pytest
 from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
+    AskEnding,
     AskLost,
+    AskNominated,
     AskRunning,
     AsksSubmitted,
     AskSubmitted,
+    BudgetChanged,
+    BudgetEnded,
     ClockAdvanced,
+    EvictionFailed,
     Fact,
     GroupEnded,
     GroupSubmitted,
@@ -27,6 +32,7 @@ from stead.engine.facts import (
     NodeUsed,
 )
 from stead.language.asks import Affinity, PolicyName, Preference, Spread
+from stead.language.budgets import Budget
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.taints import Effect
 from tests.behaviour import (
@@ -79,6 +85,11 @@ FACTS: list[tuple[Fact, ...]] = [
     (AskSubmitted(ask("gone", 1)),),
     (AskEnded("m0"),),
     (AskLost("w1"),),
+    (AskEnding("w1"),),
+    (EvictionFailed("w1"),),
+    (AskNominated("waits", "n1"),),
+    (BudgetChanged(Budget("web", Selector(((Requirement.is_in("app", "web"),),)), 1)),),
+    (BudgetEnded("web"),),
     (AskLost("m1"),),
     (GroupSubmitted(group("h", ask("h0", 1), ask("h1", 0))),),
     (GroupEnded("g"),),

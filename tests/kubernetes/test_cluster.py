@@ -31,6 +31,12 @@ class Recorder:
     def bind(self, pod: Pod, node: str) -> None:
         self.calls.append(("bind", pod.key, node))
 
+    def preempt(self, pod: Pod, node: str, victims: Sequence[Pod]) -> None:
+        self.calls.append(("preempt", pod.key, node, *(victim.key for victim in victims)))
+
+    def end_nomination(self, pod: Pod) -> None:
+        self.calls.append(("end nomination", pod.key))
+
     def report_pending(self, pods: Sequence[Pod]) -> None:
         self.calls.append(("pending", *(pod.key for pod in pods)))
 

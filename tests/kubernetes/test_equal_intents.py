@@ -209,6 +209,7 @@ def without_documented_differences(ask: Ask) -> Ask:
     - Required anti-affinity of pods is symmetric.
     - Topology spread does not count pods that are being deleted.
     - The default policy is ``kube`` for pods and ``hybrid`` on Ray.
+    - Pods may be evicted for pods of a higher priority.
     - Images, estimates and pulls are for the scores of kube-scheduler only.
     """
     return replace(
@@ -219,6 +220,7 @@ def without_documented_differences(ask: Ask) -> Ask:
         spreads=tuple(map(_spread, ask.spreads)),
         prefers=tuple(sorted(map(_preference, ask.prefers), key=str)),
         policy=PolicyName.HYBRID,
+        preemptible=False,
         images=(),
         estimates=NOTHING,
         pulls=(),
@@ -270,6 +272,7 @@ def test_the_documented_differences_exist() -> None:
     assert kubernetes.spreads[0].selector == ray.spreads[0].selector & NOT_DELETING
     assert (kubernetes.policy, ray.policy) == (PolicyName.KUBE, PolicyName.HYBRID)
     assert kubernetes.images and not ray.images
+    assert kubernetes.preemptible and not ray.preemptible
     bare = on_kubernetes(
         INTENTS["near other work"]._replace(spec={**INTENTS["near other work"].spec, "containers": [{}]})
     )

@@ -1,8 +1,9 @@
 """The board: nodes and placed work, and the cached ranking of nodes for every shape.
 
-Rule: work moves only through `place`, `place_many`, `put_back` and `lift`. A plan is tried on the board itself, inside
-an `attempt`. An attempt that is not kept is undone, and wakes no pending work. `use` records what unmanaged work uses
-on a node. Every method keeps amounts and indexes consistent.
+Rule: work moves only through `place`, `place_many`, `put_back` and `lift`; places are kept for pending work only
+through `nominate` and `end_nomination`. A plan is tried on the board itself, inside an `attempt`. An attempt that is
+not kept is undone, and wakes no pending work. `use` records what unmanaged work uses on a node. Every method keeps
+amounts and indexes consistent.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ class Attempt:
         if self._outer is not None:
             self._outer.moves += self.moves
             return
-        first: dict[AskId, tuple[Placement, bool]] = {}
+        first: dict[tuple[AskId, bool], tuple[Placement, bool]] = {}
         for placement, is_placed in self.moves:
-            first.setdefault(placement.ask.id, (placement, is_placed))
+            first.setdefault((placement.ask.id, placement.is_nomination), (placement, is_placed))
         freed: dict[News, None] = {}
-        for id, (before, is_placed) in first.items():
-            now = self._board.work.placements.map.get(id)
+        work = self._board.work
+        for (id, is_nomination), (before, is_placed) in first.items():
+            now = (work.nominations if is_nomination else work.placements).map.get(id)
             if not is_placed and (now is None or now.row != before.row):
                 needs = before.ask.choices[before.choice].resources
                 freed.update(dict.fromkeys((Column("free", resource), before.row) for resource in needs))
@@ -81,7 +83,9 @@ class Attempt:
         board = self._board
         board.attempted = None  # an outer attempt must not record the undo as moves
         for placement, is_placed in reversed(self.moves):
-            if is_placed:
+            if is_placed and placement.is_nomination:
+                board.end_nomination(placement.ask.id)
+            elif is_placed:
                 board.lift(placement.ask.id)
             else:
                 board.put_back(placement)
@@ -240,24 +244,53 @@ class Board:
         return Attempt(self)
 
     def place(
-        self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
+        self,
+        ask: Ask,
+        demand: Demand,
+        row: int,
+        moment: float,
+        turn: int,
+        group: GroupId | None = None,
+        started: float | None = None,
     ) -> Placement:
         held = self.fleet.take(row, demand.needs)
         if ask.estimates:
             self.fleet.estimate(row, ask.estimates.items(), +1)
-        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group)
+        placement = Placement(ask, row, demand.index, held if demand.on_devices else (), moment, turn, group, started)
         self.work.add(self.fleet, placement)
         if self.attempted is not None:
             self.attempted.moves.append((placement, True))
         return placement
 
     def put_back(self, placement: Placement) -> None:
-        """Place a lifted ask again, on the same devices."""
+        """Place a lifted ask again, on the same devices; or nominate it again."""
         needs = placement.ask.choices[placement.choice].resources.items()
         self.fleet.take_again(placement.row, needs, placement.held)
         if placement.ask.estimates:
             self.fleet.estimate(placement.row, placement.ask.estimates.items(), +1)
-        self.work.add(self.fleet, placement)
+        if placement.is_nomination:
+            self.work.nominate(self.fleet, placement)
+        else:
+            self.work.add(self.fleet, placement)
+        if self.attempted is not None:
+            self.attempted.moves.append((placement, True))
+
+    def nominate(
+        self, ask: Ask, demand: Demand, row: int, moment: float, turn: int, group: GroupId | None = None
+    ) -> None:
+        """Keep a place for a pending ask. The node may be full: then more is in use than it has."""
+        held = self.fleet.take(row, demand.needs)
+        if ask.estimates:
+            self.fleet.estimate(row, ask.estimates.items(), +1)
+        devices = held if demand.on_devices else ()
+        nomination = Placement(ask, row, demand.index, devices, moment, turn, group, is_nomination=True)
+        self.work.nominate(self.fleet, nomination)
+        if self.attempted is not None:
+            self.attempted.moves.append((nomination, True))
+
+    def end_nomination(self, id: AskId) -> Placement:
+        """Do not keep a place for this ask any more."""
+        return self._leave(self.work.end_nomination(self.fleet, id))
 
     def place_many(self, runs: Sequence[tuple[Demand, Sequence[Ask], list[int], Line]]) -> None:
         """Place runs of equal asks: of each run, one ask on each of its rows."""
@@ -279,7 +312,9 @@ class Board:
 
     def lift(self, id: AskId) -> Placement:
         """Remove a placed ask from the board."""
-        placement = self.work.remove(self.fleet, id)
+        return self._leave(self.work.remove(self.fleet, id))
+
+    def _leave(self, placement: Placement) -> Placement:
         needs = placement.ask.choices[placement.choice].resources.items()
         self.fleet.give(placement.row, needs, placement.held)
         if placement.ask.estimates:

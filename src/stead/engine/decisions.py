@@ -138,6 +138,35 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempted:
+    """Stop the victims, all on this node, because `ask` has a higher priority and fits nowhere. A place on the node is
+    kept for the ask until the victims are gone; then it is placed. There are no victims if work that is ending anyway
+    makes room.
+
+    `violations` is how many of the victims a budget protects. A member of a group names its `group`, whose other
+    members wait for their nodes, too. `choice` is the one of its choices that fits there.
+    """
+
+    ask: AskId
+    """The id of the work that is to run there."""
+    node: NodeId
+    victims: tuple[AskId, ...]
+    violations: int = 0
+    group: GroupId | None = None
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NominationEnded:
+    """The node is no longer kept for the ask, which is pending as before: the node does not fit any more, or work of a
+    higher priority needs it."""
+
+    ask: AskId
+    """The id of the work."""
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class TaintExpired:
     """The taint has expired. The engine has removed it; the cluster must remove it too."""
 
@@ -179,4 +208,15 @@ class Moved:
     gain: int
 
 
-Decision = Placed | GroupPlaced | Waiting | Refused | Evicted | TaintExpired | BatchDecided | Moved
+Decision = (
+    Placed
+    | GroupPlaced
+    | Waiting
+    | Refused
+    | Evicted
+    | Preempted
+    | NominationEnded
+    | TaintExpired
+    | BatchDecided
+    | Moved
+)

@@ -6,6 +6,7 @@ Rule: this file tells the story of a decision in order. Its steps and its state 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby, islice
 from math import inf
 from typing import Any
@@ -28,11 +29,16 @@ from stead.engine.explain.explanations import Explanation, explain_group, explai
 from stead.engine.explain.verdicts import feasible, short_verdicts
 from stead.engine.facts import (
     AskEnded,
+    AskEnding,
     AskLost,
+    AskNominated,
     AskRunning,
     AsksSubmitted,
     AskSubmitted,
+    BudgetChanged,
+    BudgetEnded,
     ClockAdvanced,
+    EvictionFailed,
     Fact,
     GroupEnded,
     GroupSubmitted,
@@ -48,6 +54,7 @@ from stead.engine.facts import (
 from stead.engine.groups.lifecycle import GroupShape
 from stead.engine.parts import Parts
 from stead.engine.placing import announce, place_in_turn, place_run
+from stead.engine.preempting.deciding import make_room, place_nominated
 from stead.engine.restart.assumed import assume
 from stead.engine.restart.checkpoints import Checkpoint, restore, save
 from stead.engine.rules import dead_required_nodes
@@ -123,6 +130,7 @@ class Engine:
         row = board.fleet.row(fact.node)
         if row is None:
             return
+        parts.preemption.node_leaves(row)
         lost = [parts.lift(id) for id in tuple(board.work.residents.read(row))]
         board.use(row, NOTHING, 0)
         board.fleet.leave(row)
@@ -191,20 +199,25 @@ class Engine:
         if row is None or ask.id in parts.groups:
             return
         choice, moment, turn = 0, self.now, 0
+        started = self.now if fact.started is None else fact.started
         known = board.work.placements.map.get(ask.id)
         if known is not None:
             if known.row == row:
+                if known.started is None or fact.started not in (None, known.started):
+                    board.work.has_started(ask.id, started)
+                    parts.preemption.has_started(row)
                 return
             choice, moment, turn, ask = known.choice, known.moment, known.turn, known.ask
             parts.lift(ask.id)
         elif ask.id in parts.waiting:
             line = parts.waiting.line_of(ask.id)
             moment, turn = line.moment, line.turn
-            parts.waiting.remove(ask.id)
+            parts.stop_waiting(ask.id)
         group = parts.groups.of_member.map.get(ask.id)
         board.work.note_known(board.fleet, (ask,))
         demand = board.shape_of(ask).demands[choice]
-        placement = board.place(ask, demand, row, moment, turn or board.next_turn(), group)
+        parts.preemption.forget([ask.id])
+        placement = board.place(ask, demand, row, moment, turn or board.next_turn(), group, started)
         parts.taint_times.placed(placement, self.now)
         if group is not None:
             parts.groups.member_runs(ask.id, self.now)
@@ -214,7 +227,8 @@ class Engine:
         if id in parts.board.work.placements.map:
             parts.lift(id)
         elif id in parts.waiting and id not in parts.groups:
-            parts.waiting.remove(id)
+            parts.stop_waiting(id)
+        parts.preemption.forget([id])
         if id in parts.groups.of_member.map:
             parts.groups.member_ended(id, self.now)
         parts.board.work.note_ended(parts.board.fleet, id)
@@ -222,6 +236,12 @@ class Engine:
     def _ask_lost(self, fact: AskLost) -> None:
         if fact.ask in self._parts.board.work.placements.map:
             self._parts.wait_again(self._parts.lift(fact.ask))
+
+    def _ask_nominated(self, fact: AskNominated) -> None:
+        parts, row, ask = self._parts, self._parts.board.fleet.row(fact.node), self._parts.pending_ask(fact.ask)
+        if row is not None and ask is not None:
+            demand, group = parts.board.shape_of(ask).demands[0], parts.groups.of_member.map.get(fact.ask)
+            parts.preemption.nominate(ask, demand, row, parts.line_of(fact.ask), group)
 
     def _group_submitted(self, fact: GroupSubmitted) -> None:
         group = fact.group
@@ -253,7 +273,10 @@ class Engine:
         self._refuse_late(decisions)
         left = self.settings.placed_at_once if limit is None else limit
         tried, singles, parts.is_unfinished = False, 0, False
-        while self._anybody_awake():
+        while True:
+            decisions += place_nominated(parts)
+            if not self._anybody_awake():
+                break
             tried = True
             for line in waiting.lines():
                 if left is not None and left <= 0:
@@ -304,12 +327,13 @@ class Engine:
             return self._decide_group(sleeper, next(iter(parts.waiting.items_in(line))), decisions)
         in_turn = sleeper.one_by_one or parts.board.work.watches(sleeper.kind)
         limit = SINGLES_MAX if in_turn and limit is None else limit
-        run: list[Ask] = list(islice(parts.board.work.up_to_watched(parts.waiting.items_in(line)), limit))  # type: ignore[arg-type]  # shapes queue asks
+        items = parts.preemption.last(parts.waiting.items_in(line))
+        run: list[Ask] = list(islice(parts.board.work.up_to_watched(items), limit))  # type: ignore[arg-type]  # shapes queue asks
         placed = (place_in_turn if in_turn else place_run)(parts, line, sleeper, run)
         decisions += placed
-        if len(placed) < len(run) and not parts.waiting.has_woken:  # woken work may come before the rest of the run
-            self._block(sleeper, decisions)
-        return len(placed)
+        if len(placed) == len(run) or parts.waiting.has_woken:  # woken work may come before the rest of the run
+            return len(placed)
+        return len(placed) + self._block(sleeper, decisions, None if limit is None else limit - len(placed))
 
     def _decide_batch(self, policy: PolicyName, runs: list[Run], decisions: list[Decision]) -> int:
         """Place the work of many lines together; what does not fit goes to sleep. Returns how many were placed."""
@@ -321,7 +345,7 @@ class Engine:
         for placing in outcome.placings:
             ids, group = [ask.id for ask in placing.asks], placing.run.group
             if group is None:
-                parts.waiting.remove(*ids)
+                parts.stop_waiting(*ids)
                 decisions += announce(parts, placing.demand, ids, placing.rows)
             else:
                 nodes = map(board.node_id, placing.rows)
@@ -363,8 +387,9 @@ class Engine:
             decisions.append(GroupPlaced(id, alternative, members))
         return 1
 
-    def _block(self, shape: Shape, decisions: list[Decision]) -> None:
-        """No node fits these asks: refuse them if every node they require is gone, else put them to sleep."""
+    def _block(self, shape: Shape, decisions: list[Decision], limit: int | None = None) -> int:
+        """No node fits these asks: refuse them if every node they require is gone. Else make room for them by
+        preemption, for at most `limit`, and put them to sleep. Returns how many placements this counts as."""
         parts, board = self._parts, self._parts.board
         dead = [dead_required_nodes(demand.selector, board.fleet.rows.map) for demand in shape.demands]
         if all(dead):
@@ -372,9 +397,14 @@ class Engine:
             for item in parts.waiting.items_of(shape):
                 parts.forget(item.id)
                 decisions.append(Refused(item.id, NodeUnknown(named)))
-            return
-        parts.waiting.sleep(shape, *board.wakers(shape))
-        self._report_waiting(shape, short_verdicts(board, shape), "", decisions)
+            return 0
+        verdicts = short_verdicts(board, shape)
+        made, cost, is_done = make_room(parts, shape, limit)
+        if is_done:
+            parts.waiting.sleep(shape, *board.wakers(shape))
+            self._report_waiting(shape, verdicts, "", decisions)
+        decisions += made
+        return cost
 
     def _report_waiting(
         self, sleeper: Sleeper, verdicts: tuple[Verdict, ...], member: AskId, decisions: list[Decision]
@@ -412,7 +442,13 @@ class Engine:
             return explain_group(twin, what, record)
         if what.id in twin.work.placements.map:
             twin.lift(what.id)  # an ask does not block itself
-        return explain_waiting(twin, what)
+        nomination = twin.work.nominations.map.get(what.id)
+        if nomination is None:
+            return explain_waiting(twin, what)
+        twin.end_nomination(what.id)
+        ending = self._parts.preemption.ending_on(nomination.row)
+        node = board.node_id(nomination.row)
+        return replace(explain_waiting(twin, what), nominated=node, ending=ending)
 
     def refusals_by_plugin(self, ask: Ask) -> tuple[PluginRefusal, ...]:
         """Why no node takes the ask now, counted as kube-scheduler counts."""
@@ -547,6 +583,11 @@ _APPLY: dict[type, Callable[[Engine, Any], None]] = {
     AskRunning: Engine._ask_running,
     AskEnded: Engine._ask_ended,
     AskLost: Engine._ask_lost,
+    AskEnding: lambda engine, fact: engine._parts.preemption.is_ending(fact.ask),
+    EvictionFailed: lambda engine, fact: engine._parts.preemption.failed(fact.ask, fact.is_final),
+    AskNominated: Engine._ask_nominated,
+    BudgetChanged: lambda engine, fact: engine._parts.preemption.budget_changed(fact.budget),
+    BudgetEnded: lambda engine, fact: engine._parts.preemption.protection.end(fact.budget),
     GroupSubmitted: Engine._group_submitted,
     GroupEnded: Engine._group_ended,
 }

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stead.language.asks import Ask, AskId, Group, GroupId
+from stead.language.budgets import Budget
 from stead.language.labels import EMPTY, Labels
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources
@@ -138,6 +139,8 @@ class AskRunning:
     ask: Ask
     """The work."""
     node: NodeId
+    started: float | None = None
+    """When it started; None means now, or when it was placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,47 @@ class AskLost:
 
     ask: AskId
     """The id of the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskEnding:
+    """The work is being stopped: it ends soon, and uses its node until then."""
+
+    ask: AskId
+    """The id of the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionFailed:
+    """The cluster did not evict the work, so it goes on. It is not chosen again if `is_final`."""
+
+    ask: AskId
+    """The id of the work."""
+    is_final: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AskNominated:
+    """The pending work waits for this node, where others are being evicted for it, since before the engine began."""
+
+    ask: AskId
+    """The id of the work."""
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChanged:
+    """A budget is new, or allows another number of evictions."""
+
+    budget: Budget
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetEnded:
+    """There is no such budget any more."""
+
+    budget: str
+    """The id of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +231,11 @@ Fact = (
     | AskRunning
     | AskEnded
     | AskLost
+    | AskEnding
+    | EvictionFailed
+    | AskNominated
+    | BudgetChanged
+    | BudgetEnded
     | GroupSubmitted
     | GroupEnded
 )

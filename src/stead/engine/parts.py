@@ -10,13 +10,14 @@ from collections.abc import Mapping
 
 from stead.engine.board import Board
 from stead.engine.groups.lifecycle import Groups
+from stead.engine.preempting.preemption import Preemption
 from stead.engine.settings import Settings
 from stead.engine.timing.holds import Holds
 from stead.engine.timing.taint_times import TaintTimes
 from stead.engine.timing.timers import Timers
 from stead.engine.waiting import Item, Line, Lines
 from stead.engine.work import Placement
-from stead.language.asks import AskId
+from stead.language.asks import Ask, AskId
 
 
 class Parts:
@@ -30,6 +31,7 @@ class Parts:
         self.waiting, self.timers = Lines(), Timers()
         self.groups = Groups(self.board, self.waiting, self.timers)
         self.taint_times = TaintTimes(self.board, self.timers)
+        self.preemption = Preemption(self.board)
         self.holds = Holds(self.board, self.waiting, self.groups, settings.patience)
 
     def fork(self) -> Parts:
@@ -38,12 +40,26 @@ class Parts:
         twin.board, twin.waiting, twin.timers = self.board.fork(), self.waiting.fork(), self.timers.fork()
         twin.groups = self.groups.fork(twin.board, twin.waiting, twin.timers)
         twin.taint_times = self.taint_times.fork(twin.board, twin.timers)
+        twin.preemption = self.preemption.fork(twin.board)
         twin.holds = self.holds.fork(twin.board, twin.waiting, twin.groups)
         return twin
 
     def known_ids(self) -> tuple[Mapping[str, object], ...]:
         """The tables that hold all known ids. Read them at once and do not keep them."""
         return self.waiting.ids, self.board.work.placements.map, self.groups.records.map, self.groups.of_member.map
+
+    def pending_ask(self, id: AskId) -> Ask | None:
+        """The pending ask, or member of a pending group, with this id."""
+        if id in self.waiting:
+            item = self.waiting.item(id)
+            return item if isinstance(item, Ask) else None
+        group = self.groups.of_member.map.get(id)
+        is_pending = group in self.waiting and id not in self.board.work.placements.map
+        return self.groups.member(id) if is_pending else None
+
+    def line_of(self, id: AskId) -> Line:
+        """The line in which a pending ask, or the group of a member, waits."""
+        return self.waiting.line_of(self.groups.of_member.map.get(id, id))
 
     def wait(self, line: Line, items: Mapping[str, Item]) -> None:
         """Queue new work."""
@@ -65,15 +81,22 @@ class Parts:
     def lift(self, id: AskId) -> Placement:
         """Remove a placed ask from its node."""
         self.timers.left(id)
+        self.preemption.left(id)
         return self.board.lift(id)
+
+    def stop_waiting(self, *ids: str) -> None:
+        """Remove items of one line from the queue, and the places that are kept for them."""
+        self.preemption.forget(ids)
+        self.waiting.remove(*ids)
 
     def forget(self, id: str) -> None:
         """Remove a pending ask, or a group together with its placed members."""
         if id not in self.groups:
-            self.waiting.remove(id)
+            self.stop_waiting(id)
             self.board.work.note_ended(self.board.fleet, id)
             return
         members = self.groups.record(id).group.all_members
+        self.preemption.forget(member.id for member in members)
         for placed in self.groups.ended(id):
             self.lift(placed)
         for member in members:

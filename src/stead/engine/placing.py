@@ -59,7 +59,7 @@ def _place_one(parts: Parts, line: Line, shape: Shape, ask: Ask) -> list[Decisio
     for demand in shape.demands:
         row = board.standing(demand).best(board.dice)
         if row is not None:
-            parts.waiting.remove(ask.id)
+            parts.stop_waiting(ask.id)
             board.place(ask, demand, row, line.moment, line.turn)
             return announce(parts, demand, [ask.id], [row])
     return []
@@ -71,6 +71,6 @@ def _place_rows(parts: Parts, line: Line, demand: Demand, asks: Sequence[Ask], r
         return []
     asks = asks[: len(rows)]
     ids = [ask.id for ask in asks]
-    parts.waiting.remove(*ids)
+    parts.stop_waiting(*ids)
     parts.board.place_many([(demand, asks, rows, line)])
     return announce(parts, demand, ids, rows)

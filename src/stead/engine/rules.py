@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stead.engine.columns.change_log import DRAINING, KEEPERS, RESERVED, TAINTS, Column
+from stead.engine.counts import DomainCounts
 from stead.engine.fleet import Domains, Fleet, Nodes, from_flags
 from stead.engine.reasons import (
     ApartFromGroup,
@@ -34,7 +35,7 @@ from stead.engine.reasons import (
     TargetDead,
     TooNear,
 )
-from stead.engine.work import DomainCounts, Kind, Matching, Work, meant_by
+from stead.engine.work import Kind, Matching, Work, meant_by
 from stead.language.asks import Affinity, Choice, HostPort, Spread, Strategy
 from stead.language.labels import NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.taints import Taint, Toleration, tolerated
@@ -357,10 +358,11 @@ class NotReserved:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one choice, in blame order. `lasting` rules do not change with every placement; the rules about
-    amounts do."""
+    """The rules of one choice, in blame order. `lasting` rules, of which `kept_away` is one, do not change with every
+    placement; the rules about amounts do."""
 
     lasting: tuple[Rule, ...]
+    kept_away: NotKeptAway
     could_fit: CouldFit
     fits_now: FitsNow
     reserved: NotReserved
@@ -377,6 +379,16 @@ class Rules:
     def regardless_of_work(self) -> tuple[Rule, ...]:
         """The rules of `before_amounts` that do not depend on other work."""
         return tuple(rule for rule in self.before_amounts if not isinstance(rule, _ABOUT_WORK))
+
+    @property
+    def about_work(self) -> tuple[Rule, ...]:
+        """The rules that depend on other work."""
+        return tuple(rule for rule in self.lasting if isinstance(rule, _ABOUT_WORK))
+
+    @property
+    def liftable(self) -> tuple[Rule, ...]:
+        """The rules of these whose refusals may end when placed work is evicted."""
+        return tuple(rule for rule in self.about_work if not (isinstance(rule, HoldsAffinity) and rule.affinity.near))
 
 
 _ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed, PortsFree)
@@ -406,7 +418,8 @@ def compile_rules(
         lasting.extend(HoldsAffinity(affinity, kind) for affinity in affinities[0])
     elif affinities:
         lasting.append(HoldsOneAlternative(affinities, kind))
-    lasting.append(NotKeptAway(kind))
+    kept_away = NotKeptAway(kind)
+    lasting.append(kept_away)
     keys = tuple(dict.fromkeys(spread.topology for spread in spreads))
     lasting.extend(NotSkewed(spread, choice.selector, tolerations, kind, keys) for spread in spreads)
     # Taints are set by the operator. Amounts come last, because they change all the time.
@@ -414,7 +427,7 @@ def compile_rules(
     if ports:
         lasting.append(PortsFree(ports))
     # Nodes that are too small come before nodes that are full now: only the second kind can fit later.
-    return Rules(tuple(lasting), CouldFit(needs), FitsNow(needs), NotReserved(holder))
+    return Rules(tuple(lasting), kept_away, CouldFit(needs), FitsNow(needs), NotReserved(holder))
 
 
 def allowed(rules: tuple[Rule, ...], world: World) -> Nodes:

@@ -174,6 +174,10 @@ class Lines:
         """All pending items of a sleeper, in order."""
         return [item for line in self._sorted(sleeper) for item in self._items.map[line].values()]
 
+    def lines_of(self, sleeper: Sleeper) -> list[Line]:
+        """All lines of a sleeper, in order."""
+        return list(self._sorted(sleeper))
+
     def in_order(self) -> list[Item]:
         """All pending work, in the order in which it will be tried."""
         lines = sorted(self._items, key=lambda line: line.order)

@@ -11,14 +11,15 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice, starmap
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from stead.engine.columns.amounts import Amounts, DeviceShares, as_needs
 from stead.engine.columns.change_log import ANY_WORK, KEEPERS, PULLS, Column
 from stead.engine.columns.sharing import Sheet, Shelf
-from stead.engine.fleet import Domains, Fleet, Nodes, as_flags
+from stead.engine.counts import CountColumns, DomainCounts
+from stead.engine.fleet import Domains, Fleet, Nodes
 from stead.engine.targets import Targets, ids_named
 from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId, HostPort
 from stead.language.labels import Labels, Selector
@@ -33,7 +34,7 @@ Kind = tuple[str, Labels]
 
 class Placement(NamedTuple):
     """Where one ask is placed, and the devices it uses. `moment` and `turn` are its position in the order, in case it
-    becomes pending again."""
+    becomes pending again. `started` is known once it runs. A nomination keeps its place for an ask that is pending."""
 
     ask: Ask
     row: int
@@ -42,6 +43,8 @@ class Placement(NamedTuple):
     moment: float
     turn: int
     group: GroupId | None
+    started: float | None = None
+    is_nomination: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,9 @@ class Work:
     def __init__(self) -> None:
         self.placements: Sheet[AskId, Placement] = Sheet()
         self.residents: Shelf[int, AskId, None] = Shelf()
+        self.nominations: Sheet[AskId, Placement] = Sheet()
+        """Places that are kept for pending asks, by their ids. For rules, such an ask is there already."""
+        self._evictable: Sheet[int, int] = Sheet()  # how much placed work may be evicted, by priority
         self.unmanaged: Sheet[int, Unmanaged] = Sheet()
         self._kinds: Shelf[Kind, int, int] = Shelf()
         self._matched_by: Sheet[Kind, tuple[Matching, ...]] = Sheet()
@@ -273,6 +279,7 @@ class Work:
         self.placements.write()[ask.id] = placement
         self.residents.write(placement.row)[ask.id] = None
         self._count(fleet, ask, placement.row, +1)
+        self._count_evictable(ask, +1)
         self._bump_watched(fleet, ask.id, placement.row)
 
     def add_many(self, fleet: Fleet, alike: Sequence[Sequence[Placement]]) -> None:
@@ -283,6 +290,7 @@ class Work:
         known = self.placements.write()
         for placements in alike:
             first = placements[0].ask
+            self._count_evictable(first, len(placements))
             counts = kinds.setdefault((first.namespace, first.labels), (first, {}))[1]
             for placement in placements:
                 id, row = placement.ask.id, placement.row
@@ -301,8 +309,40 @@ class Work:
         placement = self.placements.write().pop(id)
         self.residents.drop(placement.row, id)
         self._count(fleet, placement.ask, placement.row, -1)
+        self._count_evictable(placement.ask, -1)
         self._bump_watched(fleet, id, placement.row)
         return placement
+
+    def nominate(self, fleet: Fleet, nomination: Placement) -> None:
+        self.nominations.write()[nomination.ask.id] = nomination
+        self._count(fleet, nomination.ask, nomination.row, +1)
+
+    def nominations_below(self, priority: int, row: int | None = None) -> list[Placement]:
+        """The places that are kept for work of a lower priority, on one row or on all."""
+        kept = self.nominations.map.values()
+        return [each for each in kept if each.ask.priority < priority and row in (None, each.row)]
+
+    def has_started(self, id: AskId, started: float) -> None:
+        """Placed work has begun to run."""
+        self.placements.write()[id] = self.placements.map[id]._replace(started=started)
+
+    @property
+    def lowest_evictable(self) -> int | None:
+        """The lowest priority of placed work that may be evicted for other work."""
+        return min(self._evictable.map, default=None)
+
+    def _count_evictable(self, ask: Ask, step: int) -> None:
+        if ask.preemptible:
+            count = self._evictable.map.get(ask.priority, 0) + step
+            if count:
+                self._evictable.write()[ask.priority] = count
+            else:
+                del self._evictable.write()[ask.priority]
+
+    def end_nomination(self, fleet: Fleet, id: AskId) -> Placement:
+        nomination = self.nominations.write().pop(id)
+        self._count(fleet, nomination.ask, nomination.row, -1)
+        return nomination
 
     def set_unmanaged(self, fleet: Fleet, row: int, used: Unmanaged | None) -> None:
         """Record what unmanaged work uses on a node now."""
@@ -440,78 +480,6 @@ class Work:
                 yield placement
 
 
-class DomainCounts:
-    """Counts in the domains of a label key, on the rows `nodes` only. Never write to it."""
-
-    __slots__ = ("_nodes", "counts", "domains", "present")
-
-    def __init__(self, domains: Domains, nodes: Nodes, column: Amounts) -> None:
-        inside = as_flags(nodes, len(column))
-        self.domains, self._nodes = domains, nodes
-        self.counts: Amounts = domains.sums(np.where(inside, column, 0))
-        self.present = np.flatnonzero(domains.present(inside)[: domains.size])
-        """The numbers of the domains that have one of the rows."""
-
-    @property
-    def least(self) -> int:
-        """The smallest count of a domain that has one of the rows; 0 if there is none."""
-        counts = self.counts if len(self.present) == self.domains.size else self.counts[self.present]
-        return int(np.minimum.reduce(counts)) if len(counts) else 0
-
-    def is_of(self, domains: Domains, nodes: Nodes) -> bool:
-        return self.domains is domains and self._nodes == nodes
-
-    def add(self, row: int, step: int) -> None:
-        if self._nodes >> row & 1:
-            number = self.domains.numbers.item(row)
-            if number >= 0:
-                self.counts[number] += step
-
-
-class CountColumns(Generic[K]):
-    """Counts by row as columns, and by domain, built when first read and then kept up to date."""
-
-    __slots__ = ("_by_domain", "_columns")
-
-    def __init__(self) -> None:
-        self._columns: dict[K, Amounts] = {}
-        self._by_domain: dict[K, list[DomainCounts]] = {}
-
-    def by_domain(self, key: K, counts: Mapping[int, int], domains: Domains, nodes: Nodes) -> DomainCounts:
-        """The counts of a key in domains, on these rows."""
-        known = self._by_domain.setdefault(key, [])
-        for each in known:
-            if each.is_of(domains, nodes):
-                return each
-        if len(known) >= DOMAINS_MAX:
-            known.clear()
-        found = DomainCounts(domains, nodes, self.column(key, counts, len(domains.numbers)))
-        known.append(found)
-        return found
-
-    def column(self, key: K, counts: Mapping[int, int], size: int) -> Amounts:
-        """The column of a key, whose counts are these."""
-        found = self._columns.get(key)
-        if found is None or len(found) != size:
-            self._by_domain.pop(key, None)
-            found = self._columns[key] = np.zeros(size, np.int64)
-            found[list(counts)] = list(counts.values())
-        return found
-
-    def add(self, key: K, row: int, step: int) -> None:
-        """A count changed."""
-        column = self._columns.get(key)
-        if column is None:
-            return
-        if row < len(column):
-            column[row] += step
-            for each in self._by_domain.get(key, ()):
-                each.add(row, step)
-        else:
-            del self._columns[key]
-            self._by_domain.pop(key, None)
-
-
 class Caches:
     """What a `Work` computes again when it is missing; forks start without it."""
 
@@ -538,8 +506,6 @@ class Caches:
 
 
 EFFECTS_MAX = 10_000
-DOMAINS_MAX = 8
-"""How many counts by domain are kept for one selector: for several keys, or sets of nodes."""
 
 
 def _effects(ask: Ask) -> Effects:

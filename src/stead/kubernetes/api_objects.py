@@ -73,6 +73,7 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     priority: int | None = None
+    preemption_policy: str | None = None
     node_selector: msgspec.Raw = _NULL
     affinity: msgspec.Raw = _NULL
     tolerations: msgspec.Raw = _NULL
@@ -84,8 +85,10 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     workload_ref: msgspec.Raw = _NULL
 
 
-class PodStatus(msgspec.Struct, gc=False):
+class PodStatus(msgspec.Struct, rename="camel", gc=False):
     phase: str = ""
+    nominated_node_name: str | None = None
+    start_time: str | None = None
 
 
 class PodObject(msgspec.Struct, gc=False):

@@ -10,14 +10,38 @@ Kubernetes' own controller evicts pods from tainted nodes, so `evict` does nothi
 from __future__ import annotations
 
 import time
+from calendar import timegm
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused, Waiting
-from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact, NodeJoined, NodeLeft
+from stead.engine.decisions import (
+    Decision,
+    Evicted,
+    GroupPlaced,
+    NominationEnded,
+    Placed,
+    Preempted,
+    Refused,
+    Waiting,
+)
+from stead.engine.facts import (
+    AskEnded,
+    AskEnding,
+    AskLost,
+    AskNominated,
+    AskRunning,
+    AskSubmitted,
+    BudgetChanged,
+    BudgetEnded,
+    EvictionFailed,
+    Fact,
+    NodeJoined,
+    NodeLeft,
+)
 from stead.kubernetes.api.binding import BindResult, Outcome
 from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.templates import Pod
+from stead.language.budgets import Budget
 from stead.language.nodes import Node, NodeId, NodeTemplate
 
 FINISHED = ("Succeeded", "Failed")
@@ -32,6 +56,12 @@ class Writes(Protocol):
 
     def bind(self, pod: Pod, node: NodeId) -> None:
         """Bind the pod; the result comes to `KubeCluster.bound`."""
+
+    def preempt(self, pod: Pod, node: NodeId, victims: Sequence[Pod]) -> None:
+        """Nominate the pod for the node, and delete the victims; what fails comes to `KubeCluster.not_evicted`."""
+
+    def end_nomination(self, pod: Pod) -> None:
+        """The pod does not wait for a node any more."""
 
     def report_pending(self, pods: Sequence[Pod]) -> None:
         """No node fits these equal pods now: tell their owners why."""
@@ -76,6 +106,7 @@ class KubeCluster:
         self._gated: set[PodKey] = set()
         self._unschedulable: set[PodKey] = set()
         self._refused: dict[PodKey, Problem | None] = {}  # pods with a problem that was reported
+        self._budgets: dict[str, Budget] = {}
         self._facts: list[Fact] = []
         self._now = 0.0
 
@@ -189,6 +220,32 @@ class KubeCluster:
             self._facts.append(AskLost(pod.key))
             self._report(current)
 
+    def not_evicted(self, pod: Pod, is_final: bool) -> None:
+        """A pod was not deleted for another one."""
+        current = self.pods.get(pod.key)
+        if current is not None and current.uid == pod.uid and not current.is_deleting:
+            self._facts.append(EvictionFailed(pod.key, is_final))
+
+    # -- budgets
+
+    def budget_changed(self, budget: Budget) -> None:
+        """A PodDisruptionBudget was added or changed."""
+        if self._budgets.get(budget.id) != budget:
+            self._budgets[budget.id] = budget
+            self._facts.append(BudgetChanged(budget))
+
+    def budget_deleted(self, id: str) -> None:
+        if self._budgets.pop(id, None) is not None:
+            self._facts.append(BudgetEnded(id))
+
+    def all_budgets(self, listed: Sequence[Budget]) -> None:
+        """These are all budgets."""
+        current = {budget.id for budget in listed}
+        for id in [id for id in self._budgets if id not in current]:
+            self.budget_deleted(id)
+        for budget in listed:
+            self.budget_changed(budget)
+
     def start_over(self) -> None:
         """The next facts describe the whole cluster, for a new engine."""
         self._reported.clear()
@@ -197,6 +254,7 @@ class KubeCluster:
         self._unschedulable.clear()
         self._refused.clear()
         self._facts = [NodeJoined(node) for node in self.nodes.values()]
+        self._facts += [BudgetChanged(budget) for budget in self._budgets.values()]
         for pod in self.pods.values():
             self._report(pod)
 
@@ -222,6 +280,8 @@ class KubeCluster:
             self._pending.add(pod.key)
             self._arrived.setdefault(pod.key, time.monotonic())
             self._facts.append(AskSubmitted(pod.ask))
+            if pod.nominated:  # since before this process began to schedule
+                self._facts.append(AskNominated(pod.key, pod.nominated))
         elif before.pod.ask != pod.ask or before.node is not None:
             self._reported[pod.key] = Reported(pod, None)
             self._pending.add(pod.key)
@@ -235,6 +295,9 @@ class KubeCluster:
             return
         assert pod.ask is not None, "a pod with a node is read leniently"
         if before is not None and before.node == node and before.pod.ask == pod.ask:
+            if before.pod.start_time != pod.start_time:
+                self._reported[pod.key] = Reported(pod, node)
+                self._facts.append(AskRunning(pod.ask, node, _started(pod)))
             return
         if before is None or before.node is None:
             self._unschedulable.discard(pod.key)
@@ -243,7 +306,9 @@ class KubeCluster:
             self._facts.append(AskEnded(pod.key))
         self._reported[pod.key] = Reported(pod, node)
         self._pending.discard(pod.key)
-        self._facts.append(AskRunning(pod.ask, node))
+        self._facts.append(AskRunning(pod.ask, node, _started(pod)))
+        if pod.is_deleting:
+            self._facts.append(AskEnding(pod.key))
 
     def _is_ours(self, pod: Pod) -> bool:
         return pod.scheduler_name in self.names and not pod.is_deleting and not pod.is_gated
@@ -282,6 +347,17 @@ class KubeCluster:
     def evict(self, evicted: Evicted) -> None:
         """Kubernetes' own taint eviction controller does this."""
 
+    def preempt(self, preempted: Preempted) -> None:
+        pod = self.pods.get(preempted.ask)
+        victims = [self.pods[key] for key in preempted.victims if key in self.pods]
+        if pod is not None:
+            self.writes.preempt(pod, preempted.node, victims)
+
+    def end_nomination(self, ended: NominationEnded) -> None:
+        pod = self.pods.get(ended.ask)
+        if pod is not None:
+            self.writes.end_nomination(pod)
+
     def refuse(self, refused: Refused) -> None:
         """Pods have no deadline, and name nodes only by labels and fields, so none is refused."""
 
@@ -312,3 +388,13 @@ class KubeCluster:
         active = len(self._pending) - len(self._binding) - len(self._unschedulable)
         waiting = len(self._unschedulable) + len(self._refused)
         return {"active": max(active, 0), "unschedulable": waiting, "gated": len(self._gated)}
+
+
+def _started(pod: Pod) -> float | None:
+    """When the pod started; None if that is not known. The API server writes 2026-05-04T12:30:00Z."""
+    if not pod.start_time:
+        return None
+    try:
+        return float(timegm(time.strptime(pod.start_time, "%Y-%m-%dT%H:%M:%SZ")))
+    except ValueError:
+        return None

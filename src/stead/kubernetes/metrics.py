@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ATTEMPT_BOUNDS_S = tuple(0.001 * 2**n for n in range(15))
 SLI_BOUNDS_S = tuple(0.01 * 2**n for n in range(20))
+VICTIM_BOUNDS = tuple(float(2**n) for n in range(7))
 """Upper bounds of the buckets, as upstream has them."""
-
 
 UNSUCCESSFUL = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.BOUND)
 
@@ -60,6 +60,8 @@ class Metrics:
         self.binding_s = Histogram(ATTEMPT_BOUNDS_S)
         self.waited_s = Histogram(SLI_BOUNDS_S)
         self.announcements_dropped = 0
+        self.preemptions = 0
+        self.victims = Histogram(VICTIM_BOUNDS)
 
     def decided(self, decisions: Iterable[Decision], seconds: float) -> None:
         """A step made these decisions; its time is shared among them."""
@@ -86,6 +88,11 @@ class Metrics:
         """A pod was bound, this long after the decision, and after it arrived."""
         self.binding_s.add(binding_s)
         self.waited_s.add(waited_s)
+
+    def preempts(self, victims: int) -> None:
+        """Room is made for a pod by evicting so many others."""
+        self.preemptions += 1
+        self.victims.add(victims)
 
     def not_bound(self, outcome: str) -> None:
         self.not_bound_by_outcome[outcome] += 1
@@ -118,6 +125,10 @@ def _lines(scheduler: Scheduler) -> Iterator[str]:
     yield from _head("stead_bindings_failed_total", "counter", "Bindings without success, by outcome.")
     for outcome, count in sorted(metrics.not_bound_by_outcome.items()):
         yield f'stead_bindings_failed_total{{outcome="{outcome}"}} {count}'
+    yield from _head("scheduler_preemption_attempts_total", "counter", "Pods for which others were evicted.")
+    yield f"scheduler_preemption_attempts_total {metrics.preemptions}"
+    yield from _head("scheduler_preemption_victims", "histogram", "Pods that were evicted for one pod.")
+    yield from metrics.victims.lines("scheduler_preemption_victims")
     yield from _head("scheduler_scheduler_cache_size", "gauge", "Nodes, pods and pods that are being bound.")
     sizes = {"nodes": len(cluster.nodes), "pods": len(cluster.pods), "assumed_pods": len(cluster.binding)}
     for kind, count in sizes.items():

@@ -58,6 +58,9 @@ DISKS = (
 
 UNSUPPORTED_VOLUMES = frozenset({*CLAIMS, *DISKS})
 
+LOWER_PRIORITY, NEVER = "PreemptLowerPriority", "Never"
+"""Values of `spec.preemptionPolicy`."""
+
 GANGS = ("schedulingGroup", "workloadRef")
 """Fields that make a pod a member of a gang, by version of Kubernetes."""
 
@@ -118,6 +121,8 @@ def ask_of(
         images=attempt((), images_of, spec),
         estimates=estimates,
         pulls=(*others.preferred, *others.pulls),
+        preempts=attempt(True, preempts, spec),
+        preemptible=True,
     )
 
 
@@ -193,6 +198,14 @@ def policy_of(metadata: Fields, usual: PolicyName) -> PolicyName:
             raise Invalid(f"the annotation {quoted(key)} is unknown{hint}; stead reads {POLICY_ANNOTATION!r}")
     name = annotations.get(POLICY_ANNOTATION)
     return usual if name is None else one_of(PolicyName, name, f"the annotation {POLICY_ANNOTATION}:")
+
+
+def preempts(spec: Fields) -> bool:
+    """Whether pods of a lower priority may be evicted for the pod."""
+    policy = spec.get("preemptionPolicy")
+    if policy not in (None, NEVER, LOWER_PRIORITY):
+        raise Invalid(f"spec.preemptionPolicy must be {LOWER_PRIORITY!r} or {NEVER!r}, not {policy!r}")
+    return policy != NEVER
 
 
 def owner_of(metadata: Fields) -> str:

@@ -26,6 +26,7 @@ from stead.journal import Journal
 from stead.kubernetes.api.binding import Binder, BindResult, Outcome
 from stead.kubernetes.api.http import ApiClient, Unreachable
 from stead.kubernetes.api.leases import Lease
+from stead.kubernetes.api.preempting import Preemptor
 from stead.kubernetes.api.reporting import PodRef, Reporter
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads
@@ -113,6 +114,7 @@ class Scheduler:
         if options.lease is not None:
             self.lease = Lease(lease_client or client, *options.lease, options.identity, *options.lease_times)
         self.binder = Binder(client, self._bound, self._may_write, options.in_flight_max)
+        self.preemptor = Preemptor(client, self._not_evicted, self._may_write, instance=options.identity)
         self.reporter = Reporter(
             client,
             self._may_write,
@@ -157,6 +159,7 @@ class Scheduler:
             self.controller = None
             await self.binder.drain(DRAIN_S)
             await self.binder.close()
+            await self.preemptor.close()
             if election is not None and self.lease is not None:
                 self.lease.stop()
                 await election
@@ -317,6 +320,24 @@ class Scheduler:
     def bind(self, pod: Pod, node: NodeId) -> None:
         self.reporter.forget(pod.uid)  # it is no longer pending, so that must not be reported any more
         self.binder.bind(pod.namespace, pod.name, pod.uid, node)
+
+    def preempt(self, pod: Pod, node: NodeId, victims: Sequence[Pod]) -> None:
+        self.metrics.preempts(len(victims))
+        self.preemptor.preempt(_ref(pod), node, [_ref(victim) for victim in victims])
+
+    def end_nomination(self, pod: Pod) -> None:
+        self.preemptor.end_nomination(_ref(pod))
+
+    def _not_evicted(self, victim: PodRef, is_final: bool) -> None:
+        """A victim was not deleted. It keeps its place; another try follows later."""
+        pod = self.cluster.pods.get(f"{victim.namespace}/{victim.name}")
+        if pod is not None and pod.uid == victim.uid:
+            self._start(self._spare(pod, is_final))
+
+    async def _spare(self, pod: Pod, is_final: bool) -> None:
+        await asyncio.sleep(0.0 if is_final else TRY_LATER_S)
+        self.cluster.not_evicted(pod, is_final)
+        self._wake_up()
 
     def report_pending(self, pods: Sequence[Pod]) -> None:
         """Explain later, when no pod can be placed: an explanation takes milliseconds, and equal pods share it."""

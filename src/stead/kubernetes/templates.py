@@ -60,6 +60,10 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     scheduler_name: str
     is_deleting: bool
     is_gated: bool
+    nominated: str
+    """The node where others are being evicted for it."""
+    start_time: str
+    """When it started, as the API server writes it; "" before that."""
     ask: Ask | None
     problem: Problem | None
     template: Template
@@ -290,6 +294,8 @@ class Templates:
             scheduler_name,
             is_deleting,
             is_gated,
+            found.status.nominated_node_name or "",
+            found.status.start_time or "",
             translation.named(key),
             translation.problem,
             template,

@@ -16,9 +16,11 @@ import msgspec
 
 from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.watching import Changed, Outages, Relisted, Watched
-from stead.kubernetes.api_objects import EventKind
+from stead.kubernetes.api_objects import ANYTHING, EventKind
+from stead.kubernetes.budgets import budget_id, budget_of
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import OwnerKind
+from stead.kubernetes.fields import Fields
 from stead.kubernetes.node_reader import NodeReader, ReadNode
 from stead.kubernetes.templates import Pod, Templates
 
@@ -34,6 +36,9 @@ OWNERS = {
     OwnerKind.REPLICA_SET: "/apis/apps/v1/replicasets",
     OwnerKind.STATEFUL_SET: "/apis/apps/v1/statefulsets",
 }
+
+BUDGETS, BETA_BUDGETS = "/apis/policy/v1/poddisruptionbudgets", "/apis/policy/v1beta1/poddisruptionbudgets"
+"""The second one is for Kubernetes before 1.21."""
 
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 """Finished pods use nothing. The API server leaves them out, and reports a pod that finishes as deleted."""
@@ -81,6 +86,17 @@ def _decode_page(body: bytes) -> tuple[list[_Object], str, str]:
     return page.items or [], page.metadata.resource_version, page.metadata.token
 
 
+def _decode_fields(line: bytes) -> tuple[str, Fields, str]:
+    event = ANYTHING.decode(line)
+    return event["type"], event["object"], event["object"].get("metadata", {}).get("resourceVersion", "")
+
+
+def _decode_page_of_fields(body: bytes) -> tuple[list[Fields], str, str]:
+    page = ANYTHING.decode(body)
+    metadata = page.get("metadata") or {}
+    return page.get("items") or [], metadata.get("resourceVersion", ""), metadata.get("continue", "")
+
+
 class Watches:
     """All watches of a scheduler. `changed` is called after every event that may concern it."""
 
@@ -113,6 +129,15 @@ class Watches:
         self.nodes: Watched[Any] = Watched(
             client, NODES, self._decode_node, self._nodes.decode_page, self._nodes_arrived, outages=outages
         )
+        self.budgets: Watched[Fields] = Watched(
+            client,
+            BUDGETS,
+            _decode_fields,
+            _decode_page_of_fields,
+            self._budgets_arrived,
+            others=[BETA_BUDGETS],
+            outages=outages,
+        )
         self.pods: Watched[Any] = Watched(
             client,
             PODS,
@@ -126,7 +151,7 @@ class Watches:
 
     @property
     def all(self) -> list[Watched[Any]]:
-        return [*self._context, self.nodes, self.pods]
+        return [*self._context, self.nodes, self.budgets, self.pods]
 
     @property
     def are_synced(self) -> bool:
@@ -136,7 +161,7 @@ class Watches:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for stage in (self._context, [self.nodes], [self.pods]):
+            for stage in (self._context, [self.nodes, self.budgets], [self.pods]):
                 for each in stage:
                     tasks.create_task(each.run(), name=f"watch {each.path}")
                 await asyncio.gather(*(_synced(each) for each in stage))
@@ -172,6 +197,16 @@ class Watches:
             usable = list(self._usable(news.object))
             self._cluster.nodes_changed(usable)
             self._cluster.nodes_deleted([] if usable else [news.object.name])
+        self._changed()
+
+    def _budgets_arrived(self, news: Changed[Fields] | Relisted[Fields]) -> None:
+        is_beta = self.budgets.path == BETA_BUDGETS
+        if isinstance(news, Relisted):
+            self._cluster.all_budgets([budget_of(found, is_beta) for found in news.items])
+        elif news.kind == EventKind.DELETED:
+            self._cluster.budget_deleted(budget_id(news.object))
+        else:
+            self._cluster.budget_changed(budget_of(news.object, is_beta))
         self._changed()
 
     def _usable(self, read: ReadNode) -> Iterable[Any]:

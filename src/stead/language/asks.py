@@ -266,6 +266,8 @@ class AskOptions(TypedDict, total=False):
         images: The container images that it runs, one entry for each container.
         estimates: What scores assume that it uses in addition to what it requests.
         pulls: What it prefers of work that is placed later.
+        preempts: Whether work of a lower priority may be evicted for it.
+        preemptible: Whether it may be evicted for work of a higher priority.
     """
 
     tolerations: tuple[Toleration, ...]
@@ -282,6 +284,8 @@ class AskOptions(TypedDict, total=False):
     images: tuple[str, ...]
     estimates: Resources
     pulls: tuple[Preference, ...]
+    preempts: bool
+    preemptible: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +310,8 @@ class Ask:
         estimates: What the policy ``kube`` assumes that it uses, in addition to what it requests.
         pulls: What it prefers of work that is placed later: with the policy ``kube``, matching work scores nodes in its
             domain higher, or lower if the preference is to be apart.
+        preempts: Whether preemptible work of a lower priority may be evicted for it, if it fits no node.
+        preemptible: Whether it may be evicted for work of a higher priority.
 
     Example:
         ```python
@@ -329,6 +335,8 @@ class Ask:
     images: tuple[str, ...] = ()
     estimates: Resources = NOTHING
     pulls: tuple[Preference, ...] = ()
+    preempts: bool = True
+    preemptible: bool = False
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -385,6 +393,7 @@ class Ask:
             self.images,
             self.estimates,
             self.pulls,
+            self.preempts,
         )
 
 

@@ -15,7 +15,7 @@ from itertools import count
 
 from stead import solver
 from stead.controller import Controller
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused
+from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, NominationEnded, Placed, Preempted, Refused
 from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
@@ -142,6 +142,13 @@ class SimCluster:
 
     def evict(self, evicted: Evicted) -> None:
         self._plan(self._now, AskLost(evicted.ask), evicted.ask)
+
+    def preempt(self, preempted: Preempted) -> None:
+        for victim in preempted.victims:
+            self._plan(self._now, AskLost(victim), victim)
+
+    def end_nomination(self, ended: NominationEnded) -> None:
+        """Nobody outside the engine keeps places."""
 
     def refuse(self, refused: Refused) -> None:
         self.refused.append(refused)

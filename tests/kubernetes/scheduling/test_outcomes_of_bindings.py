@@ -25,6 +25,12 @@ class RecordedWrites:
     def bind(self, pod: Pod, node: NodeId) -> None:
         self.asked.append("bind")
 
+    def preempt(self, pod: Pod, node: NodeId, victims: Sequence[Pod]) -> None:
+        self.asked.append("preempt")
+
+    def end_nomination(self, pod: Pod) -> None:
+        self.asked.append("end_nomination")
+
     def report_pending(self, pods: Sequence[Pod]) -> None:
         self.asked.append("report_pending")
 

@@ -19,7 +19,9 @@ from stead.engine.decisions import (
     GroupPlaced,
     Moved,
     NodeUnknown,
+    NominationEnded,
     Placed,
+    Preempted,
     Refused,
     TaintExpired,
     Verdict,
@@ -29,11 +31,16 @@ from stead.engine.explain import wording
 from stead.engine.explain.wording import NO_NAMES, Names
 from stead.engine.facts import (
     AskEnded,
+    AskEnding,
     AskLost,
+    AskNominated,
     AskRunning,
     AsksSubmitted,
     AskSubmitted,
+    BudgetChanged,
+    BudgetEnded,
     ClockAdvanced,
+    EvictionFailed,
     Fact,
     GroupEnded,
     GroupSubmitted,
@@ -70,11 +77,16 @@ class EventKind(StrEnum):
         SUBMITTED: Work was submitted.
         RUNNING: Work runs.
         ENDED: Work ended.
+        ENDING: Work is being stopped.
+        NOT_EVICTED: Work could not be evicted for other work.
+        BUDGET: A budget changed: how much work of a kind may be evicted.
         LOST: Work lost its node and must be placed again.
         PLACED: Work was placed.
         WAITING: Work is pending, for reasons that are new.
         REFUSED: Work will not be placed.
         EVICTED: Work was evicted.
+        PREEMPTED: Work is evicted for work of a higher priority.
+        NOMINATED: A place is kept for pending work until other work there has ended, or is no longer kept.
         BATCH: A batch was decided.
         MOVED: Running work moves to another node.
         UNCONFIRMED: A node does not answer, so it did not confirm a change.
@@ -102,12 +114,17 @@ class EventKind(StrEnum):
     SUBMITTED = "submitted"
     RUNNING = "running"
     ENDED = "ended"
+    ENDING = "ending"
+    NOT_EVICTED = "not-evicted"
+    BUDGET = "budget"
     LOST = "lost"
 
     PLACED = "placed"
     WAITING = "waiting"
     REFUSED = "refused"
     EVICTED = "evicted"
+    PREEMPTED = "preempted"
+    NOMINATED = "nominated"
     BATCH = "batch"
     MOVED = "moved"
 
@@ -177,15 +194,28 @@ def event_of(what: Fact | Decision, at: float, names: Names = NO_NAMES, number: 
     if found is None:
         return None
     kind, subject, text = found
-    count = len(what.asks) if isinstance(what, Waiting) else what.count if isinstance(what, AsksSubmitted) else 1
-    return Event(number, at, kind, subject, text, count)
+    return Event(number, at, kind, subject, text, _count(what))
+
+
+def _count(what: Fact | Decision) -> int:
+    match what:
+        case Waiting(asks):
+            return len(asks)
+        case Preempted(_, _, victims):
+            return max(1, len(victims))
+        case AsksSubmitted(_, _, count):
+            return count
+        case _:
+            return 1
 
 
 def ids_of(decision: Decision) -> tuple[str, ...]:
     """The asks and groups that a decision concerns."""
     match decision:
-        case Placed(id) | Refused(id) | Evicted(id) | Moved(id):
+        case Placed(id) | Refused(id) | Evicted(id) | Moved(id) | NominationEnded(id):
             return (id,)
+        case Preempted(id, _, victims):
+            return (id, *victims)
         case GroupPlaced(id, _, members):
             return (id, *(member for member, _ in members))
         case Waiting(ids):
@@ -244,6 +274,16 @@ def _described(what: Fact | Decision, at: float, names: Names) -> Described | No
             return EventKind.ENDED, id, "ended"
         case AskLost(id):
             return EventKind.LOST, id, "lost, pending again"
+        case AskEnding(id):
+            return EventKind.ENDING, id, "being stopped"
+        case EvictionFailed(id):
+            return EventKind.NOT_EVICTED, id, "could not be evicted"
+        case AskNominated(id, node):
+            return EventKind.NOMINATED, id, f"waits for work to end on {_called(node, names)}"
+        case BudgetChanged(budget):
+            return EventKind.BUDGET, budget.id, f"allows {budget.allowed} evictions of {budget.selector}"
+        case BudgetEnded(id):
+            return EventKind.BUDGET, id, "removed"
         case AskRunning(ask, node):
             return EventKind.RUNNING, ask.id, f"running on {_called(node, names)}"
     return _decided(what, names)
@@ -280,6 +320,12 @@ def _decided(what: Decision, names: Names) -> Described:
             return EventKind.REFUSED, id, f"refused: its deadline passed{why}"
         case Evicted(id, node, taint):
             return EventKind.EVICTED, id, f"evicted from {_called(node, names)}: tainted {taint}"
+        case Preempted(id, node, victims):
+            if not victims:
+                return EventKind.NOMINATED, id, f"waits for work to end on {_called(node, names)}"
+            return EventKind.PREEMPTED, listed(victims), f"evicted from {_called(node, names)} for {id}"
+        case NominationEnded(id, node):
+            return EventKind.NOMINATED, id, f"no longer waits for {_called(node, names)}"
         case TaintExpired(node, taint):
             return EventKind.UNTAINTED, node, f"untainted {taint}: expired"
         case BatchDecided():

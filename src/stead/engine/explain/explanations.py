@@ -52,6 +52,8 @@ class Explanation:
         runners_up: For placed work, the scores of the next best nodes.
         members: For a group, the explanations of its members.
         together: For a group, whether all members would fit at the same time.
+        nominated: The node where a place is kept for it until other work there has ended.
+        ending: Ids of that other work.
         policy: How nodes are chosen for it.
         crowded_out: For a group whose members fit alone but not together, the first member that fits no node once the
             members before it are placed, and why.
@@ -74,6 +76,8 @@ class Explanation:
     members: tuple[Explanation, ...] = ()
     together: bool | None = None
     policy: str = ""
+    nominated: NodeId = ""
+    ending: tuple[AskId, ...] = ()
     crowded_out: tuple[AskId, Verdict] | None = None
     names: Mapping[NodeId, str] = field(default_factory=dict, compare=False)
     """Names of the nodes that its sentences mention."""

@@ -6,7 +6,7 @@ every sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, assert_never
@@ -47,7 +47,7 @@ from stead.language.asks import ASK_ID, Affinity, HostPort, Spread
 from stead.language.labels import NODE_ID, NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.nodes import NodeId
 from stead.language.resources import amount_text
-from stead.text import joined, plural, short_id
+from stead.text import first_few, joined, plural, short_id
 
 if TYPE_CHECKING:
     from stead.engine.explain.explanations import Explanation, Score
@@ -57,6 +57,9 @@ Names = Mapping[NodeId, str]
 """Node names; a node that is missing here is shown by its short id."""
 
 NO_NAMES: Names = {}
+
+ENDING_MAX = 4
+"""Up to this many pieces of work that are being stopped are named."""
 
 REASONS_MAX = 12
 """The maximum number of reasons in a sentence: those with the most nodes."""
@@ -74,7 +77,9 @@ def _explained(found: Explanation) -> str:
     lines = [verdict(each, found.names) for each in found.verdicts]
     if len(lines) > 1:
         lines = [f"Choice {index}: {line}" for index, line in enumerate(lines, start=1)]
-    if found.change is not None:
+    if found.nominated:
+        lines[-1] += " " + nomination(found.nominated, found.ending, found.names)
+    elif found.change is not None:
         which = f" for choice {found.change.choice + 1}" if len(lines) > 1 else ""
         lines[-1] += " " + change(found.change, which, found.names)
     return "\n".join(lines)
@@ -152,6 +157,13 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
         case _:
             assert_never(found.reason)
     return f"{found.nodes:,} {text}"
+
+
+def nomination(node: NodeId, ending: Sequence[str], names: Names = NO_NAMES) -> str:
+    """``A place on node-1 is kept for it until web-1 and web-2 have ended.``"""
+    what = first_few(map(short_id, ending)) if len(ending) > ENDING_MAX else joined(map(short_id, ending))
+    has = "has" if len(ending) == 1 else "have"
+    return f"A place on {_called(node, names)} is kept for it" + (f" until {what} {has} ended." if ending else ".")
 
 
 def change(
@@ -252,6 +264,8 @@ def nodes_named(found: Explanation) -> Iterator[NodeId]:
                 yield from (value,) if _is_of_nodes(requirement) else ()
             case Drop(what):
                 wishes.append(what)
+    if found.nominated:
+        yield found.nominated
     for score in (found.chosen, *found.runners_up):
         if score is not None:
             yield score.node

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, Placed, Refused, TaintExpired, Waiting
+from stead.engine.decisions import (
+    Decision,
+    Evicted,
+    GroupPlaced,
+    Moved,
+    NominationEnded,
+    Placed,
+    Preempted,
+    Refused,
+    TaintExpired,
+    Waiting,
+)
 from stead.engine.parts import Parts
 from stead.language.asks import Ask, AskId, GroupId
 from stead.language.nodes import NodeId
@@ -26,6 +37,10 @@ def assume(parts: Parts, decisions: Iterable[Decision]) -> None:
             case Evicted(id, _, taint):
                 parts.timers.evictions.drop(id, taint)
                 parts.timers.evicted(id)
+            case Preempted():
+                _assume_preempted(parts, decision)
+            case NominationEnded(id):
+                parts.preemption.forget([id])
             case TaintExpired(node, taint):
                 row = parts.board.fleet.row(node)
                 if row is not None:
@@ -45,9 +60,19 @@ def _assume_placed(parts: Parts, id: AskId, node: NodeId, choice: int) -> None:
     if row is None or not isinstance(item, Ask) or choice >= len(item.choices):
         return
     line = parts.waiting.line_of(id)
-    parts.waiting.remove(id)
+    parts.stop_waiting(id)
     demand = parts.board.shape_of(item).demands[choice]
     parts.taint_times.placed(parts.board.place(item, demand, row, line.moment, line.turn), parts.now)
+
+
+def _assume_preempted(parts: Parts, decision: Preempted) -> None:
+    for victim in decision.victims:
+        parts.preemption.will_end(victim)
+    row, id = parts.board.fleet.row(decision.node), decision.ask
+    ask = parts.pending_ask(id)
+    if row is not None and ask is not None:
+        demand = parts.board.shape_of(ask).demands[decision.choice]
+        parts.preemption.nominate(ask, demand, row, parts.line_of(id), decision.group)
 
 
 def _assume_group(parts: Parts, id: GroupId, alternative: int, members: Iterable[tuple[AskId, NodeId]]) -> None:

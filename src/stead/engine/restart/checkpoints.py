@@ -25,6 +25,7 @@ from stead.engine.timing.taint_times import TaintEnd
 from stead.engine.waiting import Item, Line, Rest, Sleeper
 from stead.engine.work import Matching, Placement, Unmanaged
 from stead.language.asks import Ask, AskId, Group, GroupId
+from stead.language.budgets import Budget
 from stead.language.nodes import Node
 from stead.language.resources import Resources
 from stead.language.taints import Taint
@@ -33,7 +34,8 @@ from stead.language.taints import Taint
 @dataclass(frozen=True, slots=True)
 class SavedPlacements:
     """Placed work in its stored order, as columns with one value per piece. `asks` are indexes into the checkpoint's
-    `asks`. Device shares and groups, which few pieces have, are listed with the index of their piece."""
+    `asks`. Device shares, groups and times of start, which not all pieces have, are listed with the index of their
+    piece."""
 
     asks: tuple[int, ...] = ()
     ids: tuple[AskId, ...] = ()
@@ -43,6 +45,7 @@ class SavedPlacements:
     choices: tuple[int, ...] = ()
     held: tuple[tuple[int, tuple[DeviceShares, ...]], ...] = ()
     groups: tuple[tuple[int, GroupId], ...] = ()
+    started: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,9 @@ class SavedHold:
 class Checkpoint:
     """An engine between two steps. `rows` are nodes by row; `extent` is the number of rows ever used. `columns` are the
     resources that work asked for, each with its number of device rows. `asks` are the distinct asks, without ids.
-    `over` are ended targets of affinities, `being_evicted` asks that are being evicted."""
+    `over` are ended targets of affinities, `being_evicted` asks that are being evicted. `nominations` are places kept
+    for pending asks; `ending` is work that is being stopped, and whether budgets count it; `spared` is work
+    that could not be evicted."""
 
     now: float = 0.0
     extent: int = 0
@@ -123,6 +128,7 @@ class Checkpoint:
     columns: tuple[tuple[str, int], ...] = ()
     asks: tuple[Ask, ...] = ()
     placements: SavedPlacements = field(default_factory=SavedPlacements)
+    nominations: SavedPlacements = field(default_factory=SavedPlacements)
     unmanaged: tuple[SavedUse, ...] = ()
     groups: tuple[SavedGroup, ...] = ()
     sleepers: tuple[SavedSleeper, ...] = ()
@@ -136,6 +142,9 @@ class Checkpoint:
     deadlines: tuple[tuple[str, float], ...] = ()
     evictions: tuple[tuple[AskId, Taint, float], ...] = ()
     being_evicted: tuple[AskId, ...] = ()
+    ending: tuple[tuple[AskId, bool], ...] = ()
+    spared: tuple[AskId, ...] = ()
+    budgets: tuple[Budget, ...] = ()
     taint_ends: tuple[TaintEnd, ...] = ()
     hold: SavedHold | None = None
     turn: int = 0
@@ -155,6 +164,7 @@ def save(parts: Parts) -> Checkpoint:
     hold = board.world.hold
     asks = _Asks()
     placements = _saved_placements(list(work.placements.map.values()), asks)
+    nominations = _saved_placements(list(work.nominations.map.values()), asks)
     lines = [_saved_line(index[line.sleeper], line, its, asks) for line, its in waiting.all_lines.items()]
     return Checkpoint(
         now=parts.now,
@@ -163,6 +173,7 @@ def save(parts: Parts) -> Checkpoint:
         columns=fleet.columns(),
         asks=asks.found,
         placements=placements,
+        nominations=nominations,
         unmanaged=tuple(SavedUse(row, *used) for row, used in work.unmanaged.map.items()),
         groups=tuple(SavedGroup(*record) for record in parts.groups.records.map.values()),
         sleepers=tuple(_saved_sleeper(parts, sleeper, first[sleeper], rest) for sleeper, rest in rests.items()),
@@ -176,6 +187,9 @@ def save(parts: Parts) -> Checkpoint:
         deadlines=tuple((id, moment) for id, _, moment in parts.timers.deadlines),
         evictions=tuple(parts.timers.evictions),
         being_evicted=tuple(parts.timers.being_evicted),
+        ending=tuple(parts.preemption.ending.map.items()),
+        spared=tuple(parts.preemption.spared.map),
+        budgets=tuple(parts.preemption.protection.budgets.map.values()),
         taint_ends=tuple(parts.taint_times.ends),
         hold=None if hold is None else SavedHold(hold.owner, f"{hold.nodes:x}", index.get(hold.holder, -1)),
         turn=board.turn,
@@ -206,8 +220,10 @@ def restore(parts: Parts, saved: Checkpoint) -> None:
     for resource, devices in saved.columns:
         fleet.make_room(resource, devices)
     work.restore_indexes(saved.matchings, saved.watched, saved.watches_all)
-    for placement in _placements(saved):
+    for placement in _placements(saved, saved.placements):
         board.put_back(placement)
+    for nomination in _placements(saved, saved.nominations):
+        board.put_back(nomination._replace(is_nomination=True))
     for use in saved.unmanaged:
         used = Unmanaged(use.amounts, use.pieces, use.held)
         fleet.take_again(use.row, used.needs, used.held)
@@ -221,6 +237,7 @@ def restore(parts: Parts, saved: Checkpoint) -> None:
         parts.timers.evictions.set(id, taint, moment)
     for id in saved.being_evicted:
         parts.timers.evicted(id)
+    parts.preemption.restore(saved.ending, saved.spared, saved.budgets)
     parts.taint_times.restore(saved.taint_ends)
     if saved.hold is not None:
         holder = sleepers[saved.hold.sleeper] if saved.hold.sleeper >= 0 else None
@@ -283,7 +300,7 @@ def _named(ask: Ask, id: AskId) -> Ask:
 def _saved_placements(placements: Sequence[Placement], asks: _Asks) -> SavedPlacements:
     if not placements:
         return SavedPlacements()
-    placed, rows, choices, held, moments, turns, groups = zip(*placements, strict=True)
+    placed, rows, choices, held, moments, turns, groups, started, _ = zip(*placements, strict=True)
     return SavedPlacements(
         tuple([asks.number(ask) for ask in placed]),
         tuple([ask.id for ask in placed]),
@@ -293,16 +310,17 @@ def _saved_placements(placements: Sequence[Placement], asks: _Asks) -> SavedPlac
         choices,
         tuple([(number, each) for number, each in enumerate(held) if any(each)]),
         tuple([(number, group) for number, group in enumerate(groups) if group is not None]),
+        tuple([(number, moment) for number, moment in enumerate(started) if moment is not None]),
     )
 
 
-def _placements(saved: Checkpoint) -> Iterator[Placement]:
-    its = saved.placements
-    held, groups = dict(its.held), dict(its.groups)
+def _placements(saved: Checkpoint, its: SavedPlacements) -> Iterator[Placement]:
+    held, groups, started = dict(its.held), dict(its.groups), dict(its.started)
     columns = zip(its.asks, its.ids, its.rows, its.moments, its.turns, its.choices, strict=True)
     for number, (kind, id, row, moment, turn, choice) in enumerate(columns):
         ask = _named(saved.asks[kind], id)
-        yield Placement(ask, row, choice, held.get(number, ()), moment, turn, groups.get(number))
+        devices, group = held.get(number, ()), groups.get(number)
+        yield Placement(ask, row, choice, devices, moment, turn, group, started.get(number))
 
 
 def _saved_line(sleeper: int, line: Line, items: Mapping[str, Item], asks: _Asks) -> SavedLine:

@@ -447,7 +447,7 @@ class Reporter:
             "application/strategic-merge-patch+json",
             allowed,
         )
-        if _is_gone(response):
+        if is_gone(response):
             self._outbox.forget(ref.uid)
             return
         self._check(response, "patch pods/status")
@@ -516,7 +516,7 @@ class Reporter:
         return datetime.fromtimestamp(self._wall_clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _is_gone(response: Response) -> bool:
+def is_gone(response: Response) -> bool:
     """Whether the pod is gone, or another pod has its name now. Servers word the second case in two ways."""
     return response.status in (404, 409) or (response.status == 422 and b'"metadata.uid"' in response.body)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ SHORT_S = 1.0
 
 EXPIRED_LISTS_MAX = 2
 """After this number of lists whose pages expired while they were read, the next list is requested in one piece."""
+
+ABSENT_S = 60.0
+"""How often a resource that the server does not have is looked for again: it may be installed later."""
 
 GONE = 410
 BOOKMARK, ERROR = "BOOKMARK", "ERROR"
@@ -105,6 +109,7 @@ class Watched(Generic[T]):
     page of the list into its items, resourceVersion and continue token. `deliver` must not block. If the server
     denies access, `denied` gets a sentence that names the missing permission, once until access works again. After
     events were delivered, the watch rests for `rest_s()` seconds, and then reads at once what has arrived meanwhile.
+    With `others`, the resource may be missing: these are the paths where other versions of the API server have it.
     """
 
     def __init__(
@@ -115,6 +120,7 @@ class Watched(Generic[T]):
         decode_page: Callable[[bytes], tuple[Sequence[T], str, str | None]],
         deliver: Callable[[Changed[T] | Relisted[T]], None],
         *,
+        others: Sequence[str] = (),
         query: dict[str, str] | None = None,
         denied: Callable[[str], None] | None = None,
         outages: Outages | None = None,
@@ -124,6 +130,9 @@ class Watched(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
+        """Where the resource is read now."""
+        self._paths = deque([*others, path])
+        self._missing = 0  # how many of the paths the server does not know
         self.is_synced = False
         """Whether the consumer has received a complete list. It stays True; `last_received` shows stale objects."""
         self.last_received = clock()
@@ -165,6 +174,8 @@ class Watched(Generic[T]):
                 retry_after_s = error.retry_after_s
                 if error.status == GONE:
                     self._list_again(error.message)
+                elif error.status == 404 and verb == "list" and len(self._paths) > 1:
+                    retry_after_s = self._try_other_path()
                 else:
                     self._failed(verb, error)
             except Unreachable as error:
@@ -246,6 +257,20 @@ class Watched(Generic[T]):
         if kind != BOOKMARK:
             self._deliver(Changed(kind, item))
         self._version = version or self._version
+
+    def _try_other_path(self) -> float:
+        """The server does not have this version of the resource. Returns how long to wait before the next try."""
+        self._missing += 1
+        self._paths.rotate(-1)
+        self.path = self._paths[-1]
+        if self._missing < len(self._paths):
+            return 0.0
+        self._missing = 0
+        if not self.is_synced:
+            LOG.info("the API server does not have this resource", extra={"path": self.path})
+            self._deliver(Relisted(()))
+            self.is_synced = True
+        return ABSENT_S
 
     def _works_again(self) -> None:
         self._backoff.reset()

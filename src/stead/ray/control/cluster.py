@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Placed, Refused
+from stead.engine.decisions import Decision, Evicted, GroupPlaced, NominationEnded, Placed, Preempted, Refused
 from stead.engine.facts import Fact, NodeDrained, NodeJoined, NodeLeft, NodeResized, NodeUsed
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
@@ -43,6 +43,7 @@ class Commands(Protocol):
 
     def bind(self, placed: Placed | GroupPlaced) -> None: ...
     def evict(self, evicted: Evicted) -> None: ...
+    def preempt(self, preempted: Preempted) -> None: ...
     def refuse(self, refused: Refused) -> None: ...
     def tell(self, happened: Sequence[Fact | Decision]) -> None: ...
     def launch(self, wanted: Sequence[NodeTemplate]) -> None: ...
@@ -73,6 +74,12 @@ class RayCluster:
 
     def evict(self, evicted: Evicted) -> None:
         self.commands.evict(evicted)
+
+    def preempt(self, preempted: Preempted) -> None:
+        self.commands.preempt(preempted)
+
+    def end_nomination(self, ended: NominationEnded) -> None:
+        """Nobody outside the engine keeps places."""
 
     def refuse(self, refused: Refused) -> None:
         self.commands.refuse(refused)

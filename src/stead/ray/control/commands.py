@@ -21,6 +21,7 @@ from stead.engine.decisions import (
     Evicted,
     GroupPlaced,
     Placed,
+    Preempted,
     Refused,
     TaintExpired,
     Waiting,
@@ -343,7 +344,12 @@ class Placing:
         if not self._is_open:
             self._early.append(evicted)
         elif not (self.slots.evict(evicted) or self.groups.evict(evicted)):
-            self.ticketed.evict(evicted)
+            self.ticketed.evict(evicted.ask, evicted.node)
+
+    def preempt(self, preempted: Preempted) -> None:
+        """The victims are actors: only they can be marked as preemptible."""
+        for victim in preempted.victims:
+            self.ticketed.evict(victim, preempted.node)
 
     def refuse(self, refused: Refused) -> None:
         """The deadline passed, or every node that the work may use is gone; a node id never comes back. An actor is

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stead.engine.decisions import Evicted, Placed
+from stead.engine.decisions import Placed
 from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact
 from stead.language.asks import ASK_ID, Affinity, Ask
@@ -361,10 +361,11 @@ class TicketedWork:
         placed = self._engine.placed
         return frozenset(placed[id] for id in exclusive if id in placed)
 
-    def evict(self, evicted: Evicted) -> None:
-        life = self.lives.get(evicted.ask)
+    def evict(self, id: str, node: str) -> None:
+        """The actor has to leave its node."""
+        life = self.lives.get(id)
         if life is not None and life.what.name:
-            self.evicting[evicted.ask] = evicted.node
+            self.evicting[id] = node
 
     def close_in(self, status: Status, occupied: Callable[[], Collection[str]]) -> list[Fact]:
         """Exclusive work gets its ticket when its node is closed and empty."""

@@ -1,0 +1,234 @@
+"""Preemption: what is evicted for whom, and the places that are kept meanwhile.
+
+Rule: pending work that fits nowhere is *nominated* for a node: its place there is kept, and what is in the way there is
+evicted. It is placed when that is gone. A nomination ends when the node cannot take the work any more, or when work of
+a higher priority needs the place; the work then is pending as before. Nothing is evicted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from stead.engine.board import Board
+from stead.engine.columns.sharing import Sheet
+from stead.engine.decisions import Decision, NominationEnded, Preempted
+from stead.engine.fleet import Nodes
+from stead.engine.preempting.evictable import Evictable
+from stead.engine.preempting.protection import Protection
+from stead.engine.preempting.ranking import Sources
+from stead.engine.preempting.search import Rankings, Room, open_after_evictions, room_for
+from stead.engine.shapes import Demand, Shape
+from stead.engine.waiting import Line
+from stead.engine.work import Kind, Placement
+from stead.language.asks import Ask, AskId, GroupId
+from stead.language.budgets import Budget
+
+T = TypeVar("T")
+
+
+class Preemption:
+    """The state of preemption in one engine. `protection`: the budgets."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.protection = Protection()
+        self.ending: Sheet[AskId, bool] = Sheet()
+        """Placed work that is being stopped, and whether the cluster's own count for its budgets includes it."""
+        self.spared: Sheet[AskId, None] = Sheet()
+        """Placed work that could not be evicted."""
+        self._table, self._rankings = Evictable(), Rankings()
+        self._settled: int | None = None  # the position in the log of changed rows
+
+    def fork(self, board: Board) -> Preemption:
+        twin = Preemption(board)
+        twin.protection = self.protection.fork()
+        twin.ending, twin.spared = self.ending.fork(), self.spared.fork()
+        return twin
+
+    def restore(self, ending: Iterable[tuple[AskId, bool]], spared: Iterable[AskId], budgets: Iterable[Budget]) -> None:
+        """Restore the state of a checkpoint."""
+        self.ending.write().update(ending)
+        self.spared.write().update(dict.fromkeys(spared))
+        for budget in budgets:
+            self.protection.set(budget)
+
+    # -- what happens
+
+    def is_ending(self, id: AskId) -> None:
+        """Placed work is being stopped, whoever asked for it."""
+        if id in self._board.work.placements.map:
+            self._set_ending(id, self.ending.map.get(id, True))
+
+    def will_end(self, id: AskId) -> None:
+        """Placed work is to be evicted, as was decided."""
+        if id in self._board.work.placements.map:
+            self._set_ending(id, self.ending.map.get(id, False))
+
+    def failed(self, id: AskId, is_final: bool) -> None:
+        """Placed work was not evicted; if that is final, it is not chosen again."""
+        placement = self._board.work.placements.map.get(id)
+        if placement is not None:
+            self.ending.write().pop(id, None)
+            if is_final:
+                self.spared.write()[id] = None
+            self._look_again(placement.row)
+
+    def left(self, id: AskId) -> None:
+        """Work has left its node."""
+        if id in self.ending.map:
+            del self.ending.write()[id]
+        if id in self.spared.map:
+            del self.spared.write()[id]
+
+    def budget_changed(self, budget: Budget) -> None:
+        """A budget is new, or allows another number of evictions."""
+        before, placed = self.protection.budgets.map.get(budget.id), self._board.work.placements.map
+        self.protection.set(budget)
+        uncounted = [id for id, is_counted in self.ending.map.items() if not is_counted]
+        asks = [placed[id].ask for id in uncounted]
+        protected = [ask.id for ask in asks if budget.protects(ask.namespace, ask.labels)]
+        for id in protected[: max(0, before.allowed - budget.allowed) if before is not None else None]:
+            self.ending.write()[id] = True
+
+    def has_started(self, row: int) -> None:
+        """Work on this row has a new time of start."""
+        self._table.look_again(row)
+
+    def ending_on(self, row: int) -> tuple[AskId, ...]:
+        """The work that is being stopped on a row."""
+        return tuple(id for id in self._board.work.residents.read(row) if id in self.ending.map)
+
+    # -- nominations
+
+    def nominate(self, ask: Ask, demand: Demand, row: int, line: Line, group: GroupId | None = None) -> None:
+        """Keep a place for pending work."""
+        if ask.id not in self._board.work.nominations.map:
+            self._board.nominate(ask, demand, row, line.moment, line.turn, group)
+
+    def last(self, items: Mapping[str, T]) -> Mapping[str, T]:
+        """The same pending work, with what is nominated at the end: a place is already kept for it."""
+        nominations = self._board.work.nominations.map
+        if not nominations:
+            return items
+        return dict(sorted(items.items(), key=lambda item: item[0] in nominations))
+
+    def forget(self, ids: Iterable[AskId]) -> None:
+        """These are not pending any more, so no place is kept for them."""
+        nominations = self._board.work.nominations.map
+        if nominations:
+            for id in [id for id in ids if id in nominations]:
+                self._board.end_nomination(id)
+
+    def node_leaves(self, row: int) -> list[Decision]:
+        """Nothing can be kept on a node that leaves."""
+        kept = [each for each in self._board.work.nominations.map.values() if each.row == row]
+        return [ended for each in kept for ended in self._end(each)]
+
+    def ready(self) -> tuple[list[Placement], list[Decision]]:
+        """The nominations whose work fits now, highest priority first, and those that have ended because their work
+        cannot fit there any more. Only rows that changed since the last call are looked at."""
+        nominations, fleet = self._board.work.nominations.map, self._board.fleet
+        changed = None if self._settled is None else fleet.touched.since(self._settled)
+        self._settled = fleet.touched.end
+        if not nominations:
+            return [], []
+        rows: Collection[int] | None = None if changed is None else frozenset(changed)
+        sources, fitting, ended = self._sources(), list[Placement](), list[Decision]()
+        open_to: dict[Demand, Nodes] = {}
+        for each in sorted(nominations.values(), key=_order):
+            if each.ask.id not in self._board.work.nominations.map:
+                continue  # ended with its group
+            demand = self._board.shape_of(each.ask).demands[each.choice]
+            if demand not in open_to:
+                open_to[demand] = open_after_evictions(sources, demand)
+            if not open_to[demand] >> each.row & 1:
+                ended += self._end(each)
+            elif rows is None or each.row in rows:
+                if self._fits(each, demand):
+                    fitting.append(each)
+                elif not (self._waits_for_something(each) and self._has_enough_later(each)):
+                    ended += self._end(each)
+        return fitting, ended
+
+    def _fits(self, nomination: Placement, demand: Demand) -> bool:
+        """Whether the work fits on its node now."""
+        with self._board.attempt():
+            self._board.end_nomination(nomination.ask.id)
+            return bool(self._board.standing(demand).candidates() >> nomination.row & 1)
+
+    def _waits_for_something(self, nomination: Placement) -> bool:
+        """Whether work is ending on its node."""
+        return bool(self.ending_on(nomination.row))
+
+    def _has_enough_later(self, nomination: Placement) -> bool:
+        """Whether its node has enough once the work that is ending there is gone."""
+        work, row = self._board.work, nomination.row
+        going = [work.placements.map[id] for id in self.ending_on(row)]
+        for resource in nomination.ask.choices[nomination.choice].resources:
+            left = self._board.fleet.amount(resource).free.item(row)  # the nomination itself is already in use
+            if left + sum(each.ask.choices[each.choice].resources.get(resource) for each in going) < 0:
+                return False
+        return True
+
+    def _end(self, nomination: Placement) -> list[Decision]:
+        """Keep a place no longer; of a group, none of its places."""
+        ended = [nomination]
+        if nomination.group is not None:
+            kept = self._board.work.nominations.map.values()
+            ended = [each for each in kept if each.group == nomination.group]
+        for each in ended:
+            self._board.end_nomination(each.ask.id)
+        return [NominationEnded(each.ask.id, self._board.node_id(each.row)) for each in ended]
+
+    # -- evicting
+
+    def may_help(self, ask: Ask) -> bool:
+        """Whether any placed work is of a lower priority and may be evicted, so that it is worth looking."""
+        lowest = self._board.work.lowest_evictable
+        return ask.preempts and lowest is not None and lowest < ask.priority
+
+    def make_room(self, ask: Ask, shape: Shape, line: Line) -> list[Decision]:
+        """Nominate pending work that fits nowhere for the node where evicting is cheapest; nothing if there is none."""
+        room = room_for(self._sources(), self._rankings, shape, ask.priority)
+        return [] if room is None else self.take(ask, room, line)
+
+    def take(self, ask: Ask, room: Room, line: Line, group: GroupId | None = None) -> list[Decision]:
+        """Nominate the work, and evict what is in its way."""
+        board = self._board
+        for id in room.victims:
+            self.will_end(id)
+        self.nominate(ask, room.demand, room.row, line, group)
+        decisions: list[Decision] = [
+            Preempted(ask.id, board.node_id(room.row), room.victims, room.violations, group, room.demand.index)
+        ]
+        for each in sorted(board.work.nominations_below(ask.priority, room.row), key=_order, reverse=True):
+            if each.ask.id in board.work.nominations.map and not self._has_enough_later(each):
+                decisions += self._end(each)
+        return decisions
+
+    def _sources(self) -> Sources:
+        """What rankings read, up to date."""
+        board = self._board
+        self._table.refresh(board.fleet, board.work, self.ending.map, self.spared.map)
+        return Sources(board, self._table, self.protection, self._uncounted())
+
+    def _uncounted(self) -> Sequence[Kind]:
+        """The kinds of the work whose eviction no budget counts yet."""
+        if not self.protection.budgets.map:
+            return ()
+        placed = self._board.work.placements.map
+        asks = [placed[id].ask for id, is_counted in self.ending.map.items() if not is_counted]
+        return [(ask.namespace, ask.labels) for ask in asks]
+
+    def _set_ending(self, id: AskId, is_counted: bool) -> None:
+        self.ending.write()[id] = is_counted
+        self._look_again(self._board.work.placements.map[id].row)
+
+    def _look_again(self, row: int) -> None:
+        self._table.look_again(row)
+        self._board.fleet.touched.add(row)  # a nomination there may have become useless
+
+
+def _order(placement: Placement) -> tuple[int, float, int]:
+    return -placement.ask.priority, placement.moment, placement.turn
