@@ -23,12 +23,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 EVENT = re.compile(r"^ {4,6}(?:Normal|Warning) +(\w+) +4s +stead +(.+)$", re.MULTILINE)
 """A line of `kubectl describe`."""
 
-PODS = [
+OBJECTS = [
     found
     for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     for found in yaml.safe_load_all(block)
-    if found["kind"] == "Pod"
 ]
+PODS = [found for found in OBJECTS if found["kind"] == "Pod" and "priorityClassName" not in found["spec"]]
+URGENT = [found for found in OBJECTS if found["kind"] == "PriorityClass" or "priorityClassName" in found["spec"]]
 
 NODES = [
     node("cpu-1"),
@@ -75,6 +76,32 @@ def test_the_events_of_the_guide_are_those_that_the_scheduler_writes() -> None:
         asyncio.run(follow())
 
 
+def test_the_event_of_a_victim_is_as_in_the_guide() -> None:
+    (shown,) = re.findall(r"^ +Normal +Preempted +2s +stead +(.+)$", GUIDE, re.MULTILINE)
+
+    def written() -> list[str]:
+        return [event["message"] for event in kubectl.list("Event") if event["reason"] == "Preempted"]
+
+    async def follow() -> None:
+        client = ApiClient(load(str(server.kubeconfig_path)))
+        scheduler = Scheduler(client, Options())
+        running = asyncio.create_task(scheduler.run())
+        try:
+            (message,) = await asyncio.to_thread(kubectl.wait_until, written)
+            report = kubectl.get("Pod", "report")
+            assert message == re.sub(r"pod \S+", f"pod {report['metadata']['uid']}", shown)
+            assert report["status"]["nominatedNodeName"] == "cpu-1"
+        finally:
+            scheduler.stop()
+            await running
+            await client.close()
+
+    with FakeServer() as server, Kubectl(server) as kubectl:
+        server.load([NODES[0], pod("low", cpu="4"), *URGENT])
+        kubectl.bind("low", "cpu-1")
+        asyncio.run(follow())
+
+
 def test_the_readme_shows_an_event_of_the_guide() -> None:
     (found,) = EVENT.findall(README)
     assert found in EVENT.findall(GUIDE)
@@ -90,6 +117,6 @@ def test_the_guide_lists_all_rights_of_the_manifests() -> None:
         (what, verb)
         for resources, verbs in rows
         for what in resources.split(", ")
-        for verb in re.findall("list|watch|get|create|patch|update", verbs)
+        for verb in re.findall("list|watch|get|create|patch|update|delete", verbs)
     }
     assert listed == used

@@ -24,7 +24,7 @@ from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.reporting import PodRef, Reporter
 from stead.kubernetes.manifests.rendering import Installation, manifests
 from stead.kubernetes.scheduler import Options, Scheduler
-from tests.kubernetes.objects import Kubectl, condition_of, node, node_of, pod
+from tests.kubernetes.objects import Kubectl, condition_of, node, node_of, pod, priority_class, taint
 from tests.kubernetes.servers.fake import FakeServer, Seen
 from tests.kubernetes.servers.real import RealServer, missing
 
@@ -34,7 +34,7 @@ ACCOUNT = f"system:serviceaccount:{NAMESPACE}:stead-scheduler"
 Right = tuple[str, str, str]
 """Verb, API group, and resource with its subresource."""
 
-VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 IN_A_POD = """
 import sys
@@ -98,11 +98,10 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
         await running
 
     def everything_happened() -> bool:
-        """One pod is bound after a conflict, another fits nowhere, and the lease was renewed."""
+        """One pod is bound after a conflict, another fits nowhere, one was evicted, and the lease was renewed."""
         is_bound = node_of(kubectl.get("Pod", "web"))
         is_pending = condition_of(kubectl.get("Pod", "huge"), "PodScheduled")
-        reasons = {event["reason"] for event in kubectl.list("Event")}
-        return bool(is_bound and is_pending and reasons == {"Scheduled", "FailedScheduling"} and server.count("PUT"))
+        return bool(is_bound and is_pending and reasons_of(kubectl) == REASONS and server.count("PUT"))
 
     async def repeat_an_event(client: ApiClient) -> None:
         """A reason that changes and comes back is counted in the event that exists."""
@@ -115,7 +114,9 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
         await asyncio.gather(running, return_exceptions=True)
 
     with FakeServer(users={ACCOUNT: []}) as server, Kubectl(server) as kubectl:
-        server.load([objects()["Namespace"], node("a"), pod("web"), pod("huge", cpu="100")])
+        server.load([objects()["Namespace"], node("a"), *crowded(), pod("web"), pod("huge", cpu="100")])
+        kubectl.bind("low", "tiny")
+        kubectl.create(urgent())
         uid = kubectl.get("Pod", "huge")["metadata"]["uid"]
         server.fail_next("POST", "/pods/web/binding$", 409)
         run_with_client(server, schedule)
@@ -127,6 +128,29 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
     assert {right_of(seen) for seen in leases} == in_its_own
     folder = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     assert {seen.path for seen in leases} == {folder, f"{folder}/{LEASE}"}
+
+
+REASONS = {"Scheduled", "FailedScheduling", "Preempted"}
+
+
+def reasons_of(kubectl: Kubectl) -> set[str]:
+    return {event["reason"] for event in kubectl.list("Event")}
+
+
+def crowded() -> list[dict[str, Any]]:
+    """A node that a pod of a low priority fills."""
+    tiny = node("tiny", cpu="1", labels={"pool": "tiny"}, taints=[taint("tiny")])
+    return [tiny, priority_class("high", 100), pod("low", cpu="1", tolerations=[{"operator": "Exists"}])]
+
+
+def urgent() -> dict[str, Any]:
+    """A pod that fits only there."""
+    more: dict[str, Any] = {
+        "priorityClassName": "high",
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"pool": "tiny"},
+    }
+    return pod("urgent", cpu="1", **more)
 
 
 @contextmanager
@@ -168,15 +192,16 @@ def test_a_real_server_allows_everything_that_the_scheduler_does(tmp_path: Path)
                 assert kubectl.request("POST", path, each).status == 201
             elif kind != "PodDisruptionBudget":  # the server is of version 1.20, and policy/v1 came with 1.21
                 kubectl.create(each)
-        kubectl.create(node("a"))
+        for each in (node("a"), *crowded()):
+            kubectl.create(each)
+        kubectl.bind("low", "tiny")
+        kubectl.create(urgent())
         kubectl.create(pod("web"))
         kubectl.create(pod("huge", cpu="100"))
         with in_a_pod(server, tmp_path / "serviceaccount") as process:
             kubectl.wait_until(lambda: node_of(kubectl.get("Pod", "web")) == "a")
             kubectl.wait_until(lambda: condition_of(kubectl.get("Pod", "huge"), "PodScheduled"))
-            kubectl.wait_until(
-                lambda: {each["reason"] for each in kubectl.list("Event")} == {"Scheduled", "FailedScheduling"}
-            )
+            kubectl.wait_until(lambda: reasons_of(kubectl) == REASONS)
             assert kubectl.get("Lease", LEASE, NAMESPACE)["spec"]["holderIdentity"]
             process.terminate()
             _, log = process.communicate(timeout=30)
