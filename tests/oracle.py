@@ -9,29 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
 
 from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
-from stead.language.asks import Affinity, Ask, AskId, Choice, Group, HostPort, PolicyName, Spread, Strategy
+from stead.language.asks import Affinity, Ask, AskId, Choice, Group, HostPort, PolicyName, Spread
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources
 from stead.language.taints import Effect, Taint
+from tests.oracle_groups import change_group
 from tests.oracle_language import ids_named, meets, names_asks, reaches, selects, tolerates
 
 UNIT = 10_000
 DEVICES = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 THRESHOLD = 5_000
 PREFER_NO_SCHEDULE_COST = 100
-RELATIVE = (
-    reasons.NotNear,
-    reasons.TargetDead,
-    reasons.TooNear,
-    reasons.NoAlternativeHolds,
-    reasons.KeptAway,
-    reasons.Skewed,
-)
 
 
 @dataclass
@@ -176,7 +168,7 @@ class Oracle:
         self.member_of: dict[AskId, str] = {}
         self.submitted: dict[str, tuple[float, int]] = {}
         self.over: set[AskId] = set()
-        self._held: dict[AskId, Held] = {}
+        self.held: dict[AskId, Held] = {}
         self._arrivals = 0
 
     def copy(self) -> Oracle:
@@ -185,11 +177,11 @@ class Oracle:
         other.now, other._arrivals = self.now, self._arrivals
         other.asks, other.groups = dict(self.asks), dict(self.groups)
         other.member_of, other.submitted, other.over = dict(self.member_of), dict(self.submitted), set(self.over)
-        other._held = {id: replace(held, shares=list(held.shares)) for id, held in self._held.items()}
+        other.held = {id: replace(held, shares=list(held.shares)) for id, held in self.held.items()}
         for id, place in self.places.items():
             twin = other.places[id] = Place(place.node)
             twin.used, twin.shares = dict(place.used), dict(place.shares)
-            twin.asks = {ask: other._held[ask] for ask in place.asks}
+            twin.asks = {ask: other.held[ask] for ask in place.asks}
             twin.others = list(place.others)
         return other
 
@@ -207,23 +199,25 @@ class Oracle:
                 if ask.id not in self.asks:
                     self.asks[ask.id] = ask
                     self.over.discard(ask.id)
-                    self._arrived(ask.id)
+                    self.arrived(ask.id)
             case facts.AsksSubmitted():
                 for each in fact.each():
                     self.apply(each)
             case facts.GroupSubmitted(group):
                 if group.id not in self.groups:
                     self.groups[group.id] = group
-                    self._arrived(group.id)
+                    self.arrived(group.id)
                     for member in (member for members in group.alternatives for member in members):
                         self.asks[member.id] = member
                         self.over.discard(member.id)
                         self.member_of[member.id] = group.id
+            case facts.GroupChanged(group):
+                change_group(self, group)
             case facts.AskRunning(ask, node):
                 if self.placed.get(ask.id) != node:
                     self.place(ask, node)
             case facts.AskLost(id):
-                self._lose(id)
+                self.lose(id)
             case facts.AskEnded(id) | facts.GroupEnded(id):
                 self.forget(id)
             case facts.NodeJoined(node):
@@ -233,7 +227,7 @@ class Oracle:
                     self.places[node.id] = Place(node)
             case facts.NodeLeft(id):
                 for ask_id in list(self.places[id].asks) if id in self.places else []:
-                    self._lose(ask_id)
+                    self.lose(ask_id)
                 self.places.pop(id, None)
             case facts.NodeUsed(id, amounts, pieces):
                 if id in self.places:
@@ -245,6 +239,9 @@ class Oracle:
             case _ if fact.node in self.places:
                 place = self.places[fact.node]
                 place.become(self._changed(place.node, fact))
+
+    def members_of(self, group: str) -> list[AskId]:
+        return [member for member, its in self.member_of.items() if its == group]
 
     @staticmethod
     def _changed(node: Node, fact: NodeChange) -> Node:
@@ -263,35 +260,35 @@ class Oracle:
             case facts.NodeResized(_, capacity):
                 return replace(node, capacity=capacity)
 
-    def _arrived(self, id: str) -> None:
+    def arrived(self, id: str) -> None:
         self._arrivals += 1
         self.submitted[id] = (self.now, self._arrivals)
 
     def place(self, ask: Ask, node: NodeId, choice: int = 0) -> None:
         """Place the ask there by that choice, wherever it was before."""
-        self._lose(ask.id)
+        self.lose(ask.id)
         self.over.discard(ask.id)
         self.asks[ask.id] = ask
         if ask.id not in self.submitted and ask.id not in self.member_of:
-            self._arrived(ask.id)
+            self.arrived(ask.id)
         if node in self.places:
-            self._hold(ask, node, choice)
+            self.hold(ask, node, choice)
 
-    def _hold(self, ask: Ask, node: NodeId, choice: int) -> None:
-        self._held[ask.id] = Held(ask, node, choice)
-        self.places[node].take(self._held[ask.id])
+    def hold(self, ask: Ask, node: NodeId, choice: int) -> None:
+        self.held[ask.id] = Held(ask, node, choice)
+        self.places[node].take(self.held[ask.id])
 
-    def _lose(self, id: AskId) -> None:
-        if id in self._held:
-            self.places[self._held.pop(id).node].give_back(id)
+    def lose(self, id: AskId) -> None:
+        if id in self.held:
+            self.places[self.held.pop(id).node].give_back(id)
 
     def forget(self, id: str) -> None:
         """End the ask or group; it is remembered only while another ask must be near it."""
-        members = [member for member, group in self.member_of.items() if group == id]
+        members = self.members_of(id)
         for member in members:
-            self._lose(member)
+            self.lose(member)
             del self.asks[member], self.member_of[member]
-        self._lose(id)
+        self.lose(id)
         self.groups.pop(id, None)
         self.asks.pop(id, None)
         self.submitted.pop(id, None)
@@ -303,11 +300,11 @@ class Oracle:
 
     @property
     def placed(self) -> dict[AskId, NodeId]:
-        return {id: held.node for id, held in self._held.items()}
+        return {id: held.node for id, held in self.held.items()}
 
     def waiting(self) -> list[str]:
         """Unplaced asks, and groups with an unplaced member, in the order in which they are tried."""
-        waiting = {id: ask for id, ask in self.asks.items() if id not in self.member_of and id not in self._held}
+        waiting = {id: ask for id, ask in self.asks.items() if id not in self.member_of and id not in self.held}
         lacking = {id: group for id, group in self.groups.items() if self.missing(group)}
         return self._in_line({**waiting, **lacking})
 
@@ -328,8 +325,8 @@ class Oracle:
     def missing(self, group: Group) -> list[Ask]:
         """The unplaced members of the alternative that is partly placed, else of the first."""
         for members in group.alternatives:
-            if any(member.id in self._held for member in members):
-                return [member for member in members if member.id not in self._held]
+            if any(member.id in self.held for member in members):
+                return [member for member in members if member.id not in self.held]
         return list(group.alternatives[0])
 
     def free(self, node: NodeId) -> dict[str, int]:
@@ -406,7 +403,7 @@ class Oracle:
 
     def _affinity_holds(self, ask: Ask, affinity: Affinity) -> Holds:
         taken: dict[str, set[str]] = {key: set() for key in affinity.topologies}
-        for held in self._held.values():
+        for held in self.held.values():
             labels = {**held.ask.labels, "ask_id": held.ask.id}
             if held.ask.id == ask.id or not reaches(affinity, ask.namespace, held.ask.namespace):
                 continue
@@ -434,7 +431,7 @@ class Oracle:
 
     def _kept_away(self, ask: Ask) -> Iterator[tuple[reasons.Reason, Holds]]:
         taken: dict[Affinity, set[tuple[str, str]]] = {}
-        for held in self._held.values():
+        for held in self.held.values():
             for affinity in (affinity for every in held.ask.affinities for affinity in every):
                 if not affinity.symmetric or affinity.near or names_asks(affinity) or held.ask.id == ask.id:
                     continue
@@ -455,7 +452,7 @@ class Oracle:
             and not (spread.by_taints and any(refuses(ask, taint) for taint in place.node.taints))
         }
         counts = dict.fromkeys(eligible.values(), 0)
-        for held in self._held.values():
+        for held in self.held.values():
             if held.node not in eligible or held.ask.namespace != ask.namespace or held.ask.id == ask.id:
                 continue
             if selects(spread.selector, held.ask.labels):
@@ -540,61 +537,3 @@ class Oracle:
         return (
             is_in and requirement.key in ("node_id", "ray.io/node-id") and not requirement.values & self.places.keys()
         )
-
-    # Groups
-
-    def fits_group(self, group: Group) -> int | None:
-        """The first alternative with a valid assignment of all members, found by trying all."""
-        begun = any(member.id in self._held for members in group.alternatives for member in members)
-        for index, members in enumerate(group.alternatives):
-            missing = [member for member in members if member.id not in self._held]
-            if begun and len(missing) == len(members):
-                continue
-            each = [[node for node in self.places if not self._fixed_obstacles(member, node)] for member in missing]
-            for nodes in product(*each):
-                if self.group_holds(group, dict(zip((member.id for member in missing), nodes, strict=True))):
-                    return index
-        return None
-
-    def group_holds(self, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
-        """Whether the assignment is valid: with all members placed, neither a rule nor the strategy refuses any."""
-        if not self._strategies_hold(group, assignment):
-            return False
-        members = [self._member(group, id) for id in assignment]
-        try:
-            for member in members:
-                if self._fixed_obstacles(member, assignment[member.id]):
-                    return False
-                self._hold(member, assignment[member.id], 0)
-            return not any(
-                isinstance(reason, RELATIVE)
-                for member in members
-                for reason in self.obstacles(member, 0, assignment[member.id])
-            )
-        finally:
-            for member in members:
-                self._lose(member.id)
-
-    def _fixed_obstacles(self, member: Ask, node: NodeId) -> list[reasons.Reason]:
-        """The reasons against a node that other members cannot remove."""
-        return [reason for reason in self.obstacles(member, 0, node) if not isinstance(reason, RELATIVE)]
-
-    @staticmethod
-    def _member(group: Group, id: AskId) -> Ask:
-        return next(member for members in group.alternatives for member in members if member.id == id)
-
-    def _strategies_hold(self, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
-        everywhere = dict(assignment)
-        for members in group.alternatives:
-            everywhere |= {member.id: self._held[member.id].node for member in members if member.id in self._held}
-        for key, strategy in (("node_id", group.strategy), *group.topology):
-            for id in assignment:
-                mine = self.places[assignment[id]].labels.get(key)
-                theirs = [self.places[node].labels.get(key) for other, node in everywhere.items() if other != id]
-                if strategy in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD) and mine is None:
-                    return False
-                if strategy == Strategy.STRICT_PACK and any(domain != mine for domain in theirs):
-                    return False
-                if strategy == Strategy.STRICT_SPREAD and mine in theirs:
-                    return False
-        return True

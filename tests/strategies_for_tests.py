@@ -214,6 +214,8 @@ class Maker:
             ((self.one(("zone", "rack")), self.one(tuple(Strategy))),) if self.rarely() else (),
             priority=self.one((-1, 1)) if self.rarely(4) else 0,
             deadline=self.one((5.0, 100.0)) if self.rarely(6) else None,
+            min_available=self.one((1, min(map(len, alternatives)))) if self.rarely() else None,
+            timeout_s=5.0 if self.rarely(4) else None,
         )
 
     def simple_fact(self) -> Fact:

@@ -63,7 +63,15 @@ NODE = Node(
     (("web:1", 30_000_000),),
 )
 GROUP = Group(
-    "g", ((Ask("m-1"), Ask("m-2")), (Ask("m-3"),)), Strategy.STRICT_PACK, (("zone", Strategy.SPREAD),), 3, 4.0, "me"
+    "g",
+    ((Ask("m-1"), Ask("m-2")), (Ask("m-3"),)),
+    Strategy.STRICT_PACK,
+    (("zone", Strategy.SPREAD),),
+    3,
+    4.0,
+    "me",
+    1,
+    60.0,
 )
 
 REASONS: list[r.Reason] = [
@@ -114,6 +122,7 @@ FACTS: list[f.Fact] = [
     f.AskEnded("a-1"),
     f.AskLost("a-1"),
     f.GroupSubmitted(GROUP),
+    f.GroupChanged(GROUP),
     f.GroupEnded("g"),
 ]
 VERDICT = d.Verdict(40, 0, REFUSALS, 2, 1, 3)
@@ -124,12 +133,14 @@ DECISIONS: list[d.Decision] = [
     d.Waiting(("a-1", "a-2"), (VERDICT,)),
     d.Waiting(("g",), (VERDICT,), "m-2"),
     d.Waiting(("g",)),
+    d.Waiting(("g",), more_members=3),
     d.Refused("a-1", d.NodeUnknown(("x", "y"))),
     d.Refused("a-1", d.DeadlinePassed(5.0, (VERDICT,))),
     d.Evicted("a-1", "n", TAINT),
     d.Preempted("a-1", "n", ("b-1", "b-2"), 1, "g", 1),
     d.Preempted("a-1", "n", ()),
     d.NominationEnded("a-1", "n"),
+    d.GroupReleased("g", ("m-1", "m-2")),
     d.TaintExpired("n", TAINT),
     d.BatchDecided(PolicyName.FLOW, 3, 2, 100_002_100, 100_002_100, 1, 2),
     d.BatchDecided(PolicyName.FLOW_FGD, 1, 1, 100_000),

@@ -15,6 +15,7 @@ from stead.engine.decisions import (
     Decision,
     Evicted,
     GroupPlaced,
+    GroupReleased,
     Moved,
     NominationEnded,
     Placed,
@@ -63,6 +64,9 @@ class Recorder:
 
     def end_nomination(self, ended: NominationEnded) -> None:
         self.commands.append(f"end nomination of {ended.ask}")
+
+    def release(self, released: GroupReleased) -> None:
+        self.commands.append(f"release {released.group}")
 
     def refuse(self, refused: Refused) -> None:
         self.commands.append(f"refuse {refused.id}")

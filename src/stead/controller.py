@@ -20,6 +20,7 @@ from stead.engine.decisions import (
     Decision,
     Evicted,
     GroupPlaced,
+    GroupReleased,
     Moved,
     NominationEnded,
     Placed,
@@ -61,6 +62,9 @@ class Cluster(Protocol):
     def end_nomination(self, ended: NominationEnded) -> None:
         """The work does not wait for this node any more."""
 
+    def release(self, released: GroupReleased) -> None:
+        """Take members of a group off their nodes, as far as the cluster can; they are placed again."""
+
     def refuse(self, refused: Refused) -> None:
         """Fail the work: it will not be placed."""
 
@@ -87,6 +91,9 @@ DECISION_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 
 NO_REASON = "other"
 """The reason code if no node refuses the work: each member of a group fits, but not all of them together."""
+
+TOO_FEW_MEMBERS = "too-few-members"
+"""The reason code of a group that has fewer members than its minimum."""
 
 
 @dataclass(slots=True)
@@ -123,7 +130,7 @@ class Tally:
                 case Preempted(victims=victims):
                     self.preempted += len(victims)
                 case Waiting(asks):
-                    codes = {each.reason.code for each in decision.refusals if each.nodes} or {NO_REASON}
+                    codes = {each.reason.code for each in decision.refusals if each.nodes} or {_code_of(decision)}
                     self._refuse(codes, len(asks))
                 case Refused(cause=cause):
                     self._refuse(["deadline-passed" if isinstance(cause, DeadlinePassed) else "node-unknown"])
@@ -135,6 +142,10 @@ class Tally:
     def copy(self) -> Tally:
         """A copy that later steps do not change."""
         return replace(self, refusals=dict(self.refusals), took=list(self.took))
+
+
+def _code_of(waiting: Waiting) -> str:
+    return TOO_FEW_MEMBERS if waiting.more_members else NO_REASON
 
 
 class Controller:
@@ -249,6 +260,8 @@ class Controller:
                 self.cluster.preempt(decision)
             case NominationEnded():
                 self.cluster.end_nomination(decision)
+            case GroupReleased():
+                self.cluster.release(decision)
             case Refused():
                 self.cluster.refuse(decision)
             case Moved():

@@ -20,6 +20,7 @@ from stead.engine.facts import (
     ClockAdvanced,
     EvictionFailed,
     Fact,
+    GroupChanged,
     GroupEnded,
     GroupSubmitted,
     NodeDrained,
@@ -92,6 +93,7 @@ FACTS: list[tuple[Fact, ...]] = [
     (BudgetEnded("web"),),
     (AskLost("m1"),),
     (GroupSubmitted(group("h", ask("h0", 1), ask("h1", 0))),),
+    (GroupChanged(group("h", ask("h0", 1), min_available=2)),),
     (GroupEnded("g"),),
     (GroupEnded("too-big"),),
 ]

@@ -14,6 +14,7 @@ from stead.engine.decisions import (
     Decision,
     Evicted,
     GroupPlaced,
+    GroupReleased,
     NodeUnknown,
     Placed,
     Refusal,
@@ -26,6 +27,7 @@ from stead.engine.reasons import NotNear, TargetDead
 from stead.language.asks import Ask, Group
 from stead.language.taints import Effect, Taint
 from tests.oracle import Oracle
+from tests.oracle_groups import fits_group, group_follows, needed_of
 from tests.oracle_language import stay_seconds
 
 GROUP_MEMBERS_MAX, GROUP_NODES_MAX = 4, 5
@@ -101,6 +103,8 @@ class Mirror:
                     self._check_refused(decision)
                 case Evicted():
                     self._check_evicted(decision)
+                case GroupReleased():
+                    self._check_released(decision)
         self._check_evictions_are_complete(before)
         self._check_nothing_that_fits_waits()
         return decisions
@@ -126,10 +130,13 @@ class Mirror:
         elsewhere = [member.id for other in group.alternatives if other is not members for member in other]
         assert not set(elsewhere) & oracle.placed.keys(), f"{decision}: another alternative is placed"
         assert [id for id, _ in decision.members if id in missing] == [id for id, _ in decision.members]
-        assert {id for id, _ in decision.members} == missing, f"{decision}: it lacked {sorted(missing)}"
-        assert oracle.group_holds(group, dict(decision.members)), f"{decision}: does not hold together"
+        needed = needed_of(oracle, group, decision.alternative)
+        assert len(decision.members) >= max(needed, 1), f"{decision}: it needed {needed}"
+        if group.min_available is None:
+            assert {id for id, _ in decision.members} == missing, f"{decision}: it lacked {sorted(missing)}"
+        assert group_follows(oracle, group, dict(decision.members), needed), f"{decision}: does not hold together"
         if self._is_small(group):
-            assert decision.alternative == oracle.fits_group(group)
+            assert decision.alternative == fits_group(oracle, group)
         self._check_nobody_is_overtaken(group.id, line)
         for id, node in decision.members:
             oracle.place(oracle.asks[id], node)
@@ -171,6 +178,13 @@ class Mirror:
         due = self._due(decision.ask, decision.node, decision.taint)
         assert due is not None and due[0] <= oracle.now, f"{decision}: may stay until {due}"
         self.evicted.add(decision.ask)
+
+    def _check_released(self, decision: GroupReleased) -> None:
+        group = self.oracle.groups[decision.group]
+        placed = [member.id for member in group.all_members if member.id in self.oracle.placed]
+        assert group.timeout_s is not None and placed == list(decision.members) != []
+        alternative = next(n for n, members in enumerate(group.alternatives) if placed[0] in {m.id for m in members})
+        assert needed_of(self.oracle, group, alternative) > 0, f"{decision}: it has its minimum"
 
     def _due(self, ask: str, node: str, taint: Taint) -> tuple[float, float] | None:
         """The times between which the work must be evicted; None: it may stay."""
@@ -228,7 +242,7 @@ class Mirror:
         """Whether the ask or group could be placed now; a group too large to try all assignments of counts as not."""
         if id in self.oracle.groups:
             group = self.oracle.groups[id]
-            return self._is_small(group) and self.oracle.fits_group(group) is not None
+            return self._is_small(group) and fits_group(self.oracle, group) is not None
         return self.oracle.best(self.oracle.asks[id]) is not None
 
     def _is_small(self, group: Group) -> bool:

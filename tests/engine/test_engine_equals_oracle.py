@@ -22,6 +22,7 @@ from stead.engine.facts import (
     AskSubmitted,
     ClockAdvanced,
     Fact,
+    GroupChanged,
     GroupEnded,
     GroupSubmitted,
     NodeDrained,
@@ -208,6 +209,19 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     @rule(group=groups())
     def submit_group(self, group: Group) -> None:
         self.advance(GroupSubmitted(group))
+
+    @rule(choose=st.data(), group=groups(), ask=asks(ids=ASK_IDS, choice_count_max=1))
+    def change_group(self, choose: st.DataObject, group: Group, ask: Ask) -> None:
+        """Members leave a group, and others join it: new ones, single asks, and members of other groups."""
+        known = sorted({*self.oracle.members_of(group.id), *choose.draw(st.sampled_from(((), ("g1.0.0",), (ask.id,))))})
+        kept = choose.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
+        members = {each.id: each for each in (*group.alternatives[0], ask)}
+        members = {id: members[id] for id in members if id != ask.id or id in kept}
+        members |= {id: self.oracle.asks[id] for id in kept if id in self.oracle.asks}
+        members |= {id: self.oracle.held[id].ask for id in members if id in self.oracle.held}
+        assume(all(len(each.choices) == 1 for each in members.values()))
+        least = choose.draw(st.sampled_from((None, 1, 2, 4)))
+        self.advance(GroupChanged(replace(group, alternatives=(tuple(members.values()),), min_available=least)))
 
     @rule(id=st.sampled_from(GROUP_IDS))
     def end_group(self, id: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from stead.engine.facts import AskLost, AskRunning, GroupEnded, GroupSubmitted, NodeDrained
 from stead.language.asks import Ask, Group, Strategy
 from tests.engine.test_oracle_knows_the_semantics import apart, cluster, near, web, zoned
+from tests.oracle_groups import fits_group, group_holds
 
 
 def members(*needs: float, prefix: str = "m", **rest: Any) -> tuple[Ask, ...]:
@@ -39,20 +40,20 @@ def test_a_group_fits_when_some_assignment_of_all_members_does(
 ) -> None:
     """Two nodes of 2 CPU in zone a, and one of 1 CPU in no zone."""
     oracle = cluster(zoned("1", "a", CPU=2), zoned("2", "a", CPU=2), zoned("3", CPU=1))
-    assert oracle.fits_group(Group("g", (members(*needs),), strategy, topology)) == answer
+    assert fits_group(oracle, Group("g", (members(*needs),), strategy, topology)) == answer
     assert oracle.placed == {}
     fallback = members(1, prefix="f")
-    assert oracle.fits_group(Group("g", (members(*needs), fallback), strategy, topology)) == (0 if answer == 0 else 1)
+    assert fits_group(oracle, Group("g", (members(*needs), fallback), strategy, topology)) == (0 if answer == 0 else 1)
 
 
 def test_members_see_each_other_when_they_are_placed_together() -> None:
     oracle = cluster(zoned("1"), zoned("2"))
     loners = tuple(web(f"m{index}", affinities=((apart(),),)) for index in range(3))
-    assert oracle.fits_group(Group("g", (loners[:2],))) == 0
-    assert oracle.fits_group(Group("g", (loners,))) is None
+    assert fits_group(oracle, Group("g", (loners[:2],))) == 0
+    assert fits_group(oracle, Group("g", (loners,))) is None
     follower = Ask("f", affinities=((near(),),))
-    assert oracle.fits_group(Group("g", ((follower,),))) is None
-    assert oracle.fits_group(Group("g", ((follower, web("m")),))) == 0
+    assert fits_group(oracle, Group("g", ((follower,),))) is None
+    assert fits_group(oracle, Group("g", ((follower, web("m")),))) == 0
 
 
 def test_a_member_that_lost_its_place_is_placed_again_beside_the_others() -> None:
@@ -61,10 +62,10 @@ def test_a_member_that_lost_its_place_is_placed_again_beside_the_others() -> Non
     oracle.apply(GroupSubmitted(group))
     oracle.apply(*(AskRunning(member, "1") for member in group.alternatives[0]))
     oracle.apply(AskLost("m1"))
-    assert oracle.fits_group(group) == 0
-    assert oracle.group_holds(group, {"m1": "1"})
-    assert not oracle.group_holds(group, {"m1": "2"})
+    assert fits_group(oracle, group) == 0
+    assert group_holds(oracle, group, {"m1": "1"})
+    assert not group_holds(oracle, group, {"m1": "2"})
     oracle.apply(NodeDrained("1"))
-    assert oracle.fits_group(group) is None
+    assert fits_group(oracle, group) is None
     oracle.apply(GroupEnded("g"))
     assert (oracle.placed, oracle.asks, oracle.free("1")) == ({}, {}, {"CPU": 20_000})

@@ -23,7 +23,7 @@ COUNT, COUNT_IN_SOAK = 100, 4_000
 POLICIES = (PolicyName.FLOW, PolicyName.FLOW_PACK)
 
 
-def story(seed: int, priorities: int) -> tuple[list[Fact], list[Ask], list[Group], PolicyName]:
+def story(seed: int, priorities: int, minimums: bool = False) -> tuple[list[Fact], list[Ask], list[Group], PolicyName]:
     random = Random(f"gangs {priorities} {seed}")
     policy = random.choice(POLICIES)
     nodes = [
@@ -37,7 +37,8 @@ def story(seed: int, priorities: int) -> tuple[list[Fact], list[Ask], list[Group
     def gang(id: str) -> Group:
         zones = random.choice(("ab", "a", "b"))
         members = [member(f"{id}.{n}", zones) for n in range(random.randrange(1, 6))]
-        return group(id, *members, priority=random.randrange(priorities))
+        least = random.randrange(1, len(members) + 1) if minimums and random.random() < 0.7 else None
+        return group(id, *members, priority=random.randrange(priorities), min_available=least)
 
     groups = [gang(f"g{n}") for n in range(random.randrange(1, 7))]
     singles = [member(f"w{n}", random.choice(("ab", "a", "b"))) for n in range(random.randrange(6))]
@@ -47,7 +48,7 @@ def story(seed: int, priorities: int) -> tuple[list[Fact], list[Ask], list[Group
 
 
 def check(facts: list[Fact], groups: list[Group], outcome: Outcome) -> Oracle:
-    """Every decision is valid when it is made; a group has all members placed, or none."""
+    """Every decision is valid when it is made; a group has at least its minimum placed, or nothing."""
     oracle = Oracle()
     oracle.apply(*facts)
     for decision in outcome.decisions:
@@ -61,8 +62,8 @@ def check(facts: list[Fact], groups: list[Group], outcome: Outcome) -> Oracle:
     assert dict(outcome.engine.placed) == oracle.placed
     for each in groups:
         placed = [member.id for member in each.all_members if member.id in oracle.placed]
-        assert len(placed) in (0, len(each.all_members)), f"{each.id} is torn: {placed}"
-        assert (each.id in outcome.engine.waiting) == (not placed)
+        assert not placed or len(placed) >= each.least(0), f"{each.id} is torn: {placed}"
+        assert (each.id in outcome.engine.waiting) == (len(placed) < len(each.all_members))
     return oracle
 
 
@@ -81,6 +82,22 @@ def test_groups_are_placed_whole_and_none_waits_that_fits(part: int, priorities:
             oracle = check(facts, groups, outcome)
             for each in groups:
                 assert each.id not in outcome.engine.waiting or not fits(oracle, each.all_members), each.id
+            for single in singles:
+                assert single.id in oracle.placed or not fits(oracle, (single,)), single.id
+
+
+@pytest.mark.parametrize("priorities", [1, 3])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_groups_with_a_minimum_have_it_and_no_member_waits_that_fits(part: int, priorities: int) -> None:
+    for seed in seeds(COUNT, COUNT_IN_SOAK, part):
+        with replayable(seed):
+            facts, singles, groups, _ = story(seed, priorities, minimums=True)
+            outcome = decided(facts, Settings(patience=None))
+            oracle = check(facts, groups, outcome)
+            for each in groups:
+                missing = tuple(member for member in each.all_members if member.id not in oracle.placed)
+                needed = max(1, each.least(0) - len(each.all_members) + len(missing))
+                assert not missing or not fits(oracle, missing[:needed]), each.id
             for single in singles:
                 assert single.id in oracle.placed or not fits(oracle, (single,)), single.id
 

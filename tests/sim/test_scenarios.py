@@ -180,6 +180,8 @@ def test_a_group_has_its_bundles_as_members_and_they_inherit_its_fields() -> Non
       tolerations: gpu
       priority: 2
       for: 9
+      min_available: 1
+      timeout: 5m
     """
     scenario = parse(text)
     ((_, fact),) = scenario.moments
@@ -195,6 +197,7 @@ def test_a_group_has_its_bundles_as_members_and_they_inherit_its_fields() -> Non
     assert second.choices == (Choice(Resources.of(CPU=2), within("zone", "a")),)
     assert (group.strategy, group.topology) == (Strategy.STRICT_SPREAD, (("zone", Strategy.PACK),))
     assert (group.priority, scenario.durations) == (2, {"g": 9.0})
+    assert (group.min_available, group.timeout_s) == (1, 300.0)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +314,12 @@ SLIPS = [
         "groups: [{id: g, bundles: [{CPU: x}]}]",
         "groups[0].bundles[0].resources: the amount of 'CPU' 'x' is not a quantity",
     ),
+    ("groups: [{id: g, bundles: [{CPU: 1}], min_available: 0}]", "groups[0].min_available: must be at least 1, not 0"),
+    (
+        "groups: [{id: g, bundles: [{CPU: 1}, {CPU: 1}], min_available: 3}]",
+        "groups[0].min_available: must be at most the number of bundles, 2, not 3",
+    ),
+    ("groups: [{id: g, bundles: [{CPU: 1}], timeout: 0}]", "groups[0].timeout: must be more than 0 s, for example 60"),
     ("groups: [{id: g, bundles: [{CPU: 1}], strategy: STRICT}]", "groups[0].strategy: strategy 'STRICT' is unknown"),
     ("groups: [{id: g, bundles: [{CPU: 1}], topology: zone}]", "groups[0].topology: must be a map such as"),
     (

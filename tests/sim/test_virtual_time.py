@@ -259,3 +259,36 @@ def test_a_node_that_is_launched_joins_and_one_that_is_retired_leaves_unless_it_
     cluster.retire("spot-1")
     play(cluster, controller, None)
     assert list(controller.engine.nodes) == ["busy"]
+
+
+def test_a_gang_with_a_minimum_runs_for_its_duration_from_its_first_members() -> None:
+    text = """
+    nodes: {id: n, capacity: {CPU: 3}}
+    work: {id: busy, resources: {CPU: 1}, for: 5}
+    groups: {id: g, bundles: {resources: {CPU: 1}, count: 3}, min_available: 2, for: 20}
+    """
+    assert [row for row in timeline_of(run(parse(text))) if "waiting" not in row] == [
+        "0 s busy placed on n",
+        "0 s g placed: g-1 on n, g-2 on n",
+        "5 s busy ended",
+        "5 s g placed: g-3 on n",
+        "20 s g ended",
+    ]
+
+
+def test_a_gang_below_its_minimum_releases_its_nodes_after_its_time_out() -> None:
+    text = """
+    until: 3m
+    nodes: [{id: n-1, capacity: {CPU: 2}}, {id: n-2, capacity: {CPU: 2}}]
+    groups: {id: g, bundles: {resources: {CPU: 1}, count: 4}, timeout: 1m, for: 10m}
+    work: {id: w, resources: {CPU: 2}, at: 30, for: 1m}
+    events: {at: 10, leave: n-2}
+    """
+    assert [row for row in timeline_of(run(parse(text))) if "waiting" not in row] == [
+        "0 s g placed: g-1 on n-1, g-2 on n-1, g-3 on n-2, g-4 on n-2",
+        "10 s n-2 left",
+        "70 s g released after its time-out, below its minimum: g-1..2",
+        "70 s g-1..2 lost, pending again",
+        "70 s w placed on n-1",
+        "130 s w ended",
+    ]

@@ -132,6 +132,8 @@ def _work_facts(view: WorkView, names: Names) -> Facts:
 def _group_facts(view: GroupView) -> Facts:
     return [
         ("Strategy", view.strategy),
+        ("Minimum", "" if view.min_available is None else str(view.min_available)),
+        ("Time-out", "" if view.timeout_s is None else duration_text(view.timeout_s)),
         ("Owner", view.owner_title),
         ("Asks for", _bundles(view)),
     ]

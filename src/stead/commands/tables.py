@@ -115,6 +115,11 @@ def work_listing(names: Names, now: Now) -> Listing[WorkView]:
     )
 
 
+def _minimum(view: GroupView) -> int:
+    """How many members of a group must be placed at once."""
+    return len(view.members) if view.min_available is None else view.min_available
+
+
 def group_listing(names: Names, now: Now) -> Listing[GroupView]:
     from stead.operate.views import group_json
 
@@ -128,6 +133,7 @@ def group_listing(names: Names, now: Now) -> Listing[GroupView]:
             Column("STATE", lambda view: view.state),
             Column("STRATEGY", lambda view: view.strategy),
             Column("BUNDLES", lambda view: str(len(view.members)), key=lambda view: len(view.members)),
+            Column("MINIMUM", lambda view: str(_minimum(view)), key=_minimum, wide=True),
             Column("NODES", nodes, lambda text: first_few(text.split(", "))),
             Column("ASKS FOR", lambda view: "; ".join(map(amounts_text, view.resources)), wide=True),
             Column("OWNER", lambda view: view.owner_title, wide=True),

@@ -69,8 +69,9 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlaced:
-    """Run the members of the group on these nodes, all or none. `alternative` is the index of the alternative taken;
-    members that are already placed are not listed."""
+    """Run the members of the group on these nodes, all or none. `alternative` is the index of the alternative taken.
+    Members that are already placed are not listed, and in a group with a minimum, neither are members that do not fit:
+    the group is pending for them."""
 
     group: GroupId
     alternative: int
@@ -83,12 +84,14 @@ class Waiting:
     `main_reasons`.
 
     `verdicts` has one entry per choice. For a group they are about `member`, the first member that fits no node once
-    the members before it are placed; they are empty if each member fits, but not all together.
+    the members before it are placed; they are empty if each member fits, but not all together. `more_members` is how
+    many members a group lacks to have its minimum: it is not tried before they are submitted.
     """
 
     asks: tuple[str, ...]
     verdicts: tuple[Verdict, ...] = ()
     member: AskId = ""
+    more_members: int = 0
 
     @property
     def verdict(self) -> Verdict | None:
@@ -167,6 +170,15 @@ class NominationEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupReleased:
+    """Take these members of the group off their nodes where that is possible, and report them as lost: fewer than its
+    minimum are placed, and its time-out has passed."""
+
+    group: GroupId
+    members: tuple[AskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TaintExpired:
     """The taint has expired. The engine has removed it; the cluster must remove it too."""
 
@@ -214,6 +226,7 @@ Decision = (
     | Waiting
     | Refused
     | Evicted
+    | GroupReleased
     | Preempted
     | NominationEnded
     | TaintExpired

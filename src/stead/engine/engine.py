@@ -21,7 +21,6 @@ from stead.engine.decisions import (
     Moved,
     NodeUnknown,
     Refused,
-    Verdict,
     Waiting,
 )
 from stead.engine.explain.by_plugin import PluginRefusal, refusals_by_plugin
@@ -40,6 +39,7 @@ from stead.engine.facts import (
     ClockAdvanced,
     EvictionFailed,
     Fact,
+    GroupChanged,
     GroupEnded,
     GroupSubmitted,
     NodeDrained,
@@ -51,7 +51,9 @@ from stead.engine.facts import (
     NodeUntainted,
     NodeUsed,
 )
-from stead.engine.groups.lifecycle import GroupShape
+from stead.engine.groups.changing import change_group
+from stead.engine.groups.lifecycle import GroupShape, WhyNot
+from stead.engine.groups.timeouts import release_late
 from stead.engine.parts import Parts
 from stead.engine.placing import announce, place_in_turn, place_run
 from stead.engine.preempting.deciding import make_room, place_nominated
@@ -250,6 +252,10 @@ class Engine:
         self._need_solver(member.policy for member in group.all_members)
         self._parts.wait(self._parts.groups.submitted(group, self.now), {group.id: group})
 
+    def _group_changed(self, fact: GroupChanged) -> None:
+        self._need_solver(member.policy for member in fact.group.all_members)
+        change_group(self._parts, fact.group)
+
     def _group_ended(self, fact: GroupEnded) -> None:
         if fact.group in self._parts.groups:
             self._parts.forget(fact.group)
@@ -271,6 +277,7 @@ class Engine:
         waiting, times = parts.waiting, parts.taint_times
         decisions: list[Decision] = [*times.expire_due(now), *times.evict_due(now)]
         self._refuse_late(decisions)
+        decisions += release_late(parts)
         left = self.settings.placed_at_once if limit is None else limit
         tried, singles, parts.is_unfinished = False, 0, False
         while True:
@@ -351,7 +358,7 @@ class Engine:
                 nodes = map(board.node_id, placing.rows)
                 gangs.setdefault(group, []).extend(zip(ids, nodes, strict=True))
         for group, members in gangs.items():
-            parts.groups.took(group, 0)
+            parts.groups.took(group, 0, self.now)
             parts.taint_times.all_placed((id for id, _ in members), self.now)
             decisions.append(GroupPlaced(group, 0, tuple(members)))
         decided = batch.decided(outcome)
@@ -373,11 +380,10 @@ class Engine:
 
     def _decide_group(self, shape: GroupShape, id: GroupId, decisions: list[Decision]) -> int:
         parts, board = self._parts, self._parts.board
-        placed = parts.holds.open_to(id, lambda: parts.groups.place(id))
+        placed = parts.holds.open_to(id, lambda: parts.groups.place(id, self.now))
         if placed is None:
             parts.waiting.sleep(shape, shape.columns(board), shape.hopes(board))
-            member, verdicts = parts.groups.why_not(id)
-            self._report_waiting(shape, verdicts, member, decisions)
+            self._report_waiting(shape, parts.groups.why_not(id), decisions)
             return 0
         alternative, placements = placed
         for placement in placements:
@@ -402,17 +408,15 @@ class Engine:
         made, cost, is_done = make_room(parts, shape, limit)
         if is_done:
             parts.waiting.sleep(shape, *board.wakers(shape))
-            self._report_waiting(shape, verdicts, "", decisions)
+            self._report_waiting(shape, WhyNot(verdicts=verdicts), decisions)
         decisions += made
         return cost
 
-    def _report_waiting(
-        self, sleeper: Sleeper, verdicts: tuple[Verdict, ...], member: AskId, decisions: list[Decision]
-    ) -> None:
+    def _report_waiting(self, sleeper: Sleeper, why: WhyNot, decisions: list[Decision]) -> None:
         """Report why work is pending, for each ask or group whose reasons are new."""
-        ids = self._parts.waiting.report(sleeper, verdicts)
+        ids = self._parts.waiting.report(sleeper, why.verdicts)
         if ids:
-            decisions.append(Waiting(ids, verdicts, member))
+            decisions.append(Waiting(ids, why.verdicts, why.member, why.more_members))
 
     @property
     def next_moment(self) -> float | None:
@@ -589,5 +593,6 @@ _APPLY: dict[type, Callable[[Engine, Any], None]] = {
     BudgetChanged: lambda engine, fact: engine._parts.preemption.budget_changed(fact.budget),
     BudgetEnded: lambda engine, fact: engine._parts.preemption.protection.end(fact.budget),
     GroupSubmitted: Engine._group_submitted,
+    GroupChanged: Engine._group_changed,
     GroupEnded: Engine._group_ended,
 }

@@ -210,6 +210,16 @@ class GroupSubmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupChanged:
+    """The group is now this: members joined or left it, or its minimum or another field changed. An unknown group is
+    submitted, and a known one keeps its position in the order. A member that is known, in whatever group, keeps its
+    place; what is no longer a member has ended."""
+
+    group: Group
+    """The group."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupEnded:
     """The group ended: it is no longer pending, and its members use nothing."""
 
@@ -237,5 +247,6 @@ Fact = (
     | BudgetChanged
     | BudgetEnded
     | GroupSubmitted
+    | GroupChanged
     | GroupEnded
 )

@@ -32,7 +32,7 @@ class Parts:
         self.groups = Groups(self.board, self.waiting, self.timers)
         self.taint_times = TaintTimes(self.board, self.timers)
         self.preemption = Preemption(self.board)
-        self.holds = Holds(self.board, self.waiting, self.groups, settings.patience)
+        self.holds = Holds(self.board, self.waiting, self.groups, self.timers.timeouts, settings.patience)
 
     def fork(self) -> Parts:
         twin = Parts.__new__(Parts)
@@ -41,7 +41,7 @@ class Parts:
         twin.groups = self.groups.fork(twin.board, twin.waiting, twin.timers)
         twin.taint_times = self.taint_times.fork(twin.board, twin.timers)
         twin.preemption = self.preemption.fork(twin.board)
-        twin.holds = self.holds.fork(twin.board, twin.waiting, twin.groups)
+        twin.holds = self.holds.fork(twin.board, twin.waiting, twin.groups, twin.timers.timeouts)
         return twin
 
     def known_ids(self) -> tuple[Mapping[str, object], ...]:

@@ -390,6 +390,11 @@ class Rules:
         """The rules of these whose refusals may end when placed work is evicted."""
         return tuple(rule for rule in self.about_work if not (isinstance(rule, HoldsAffinity) and rule.affinity.near))
 
+    @property
+    def depend_on_work(self) -> bool:
+        """Whether the choice itself has rules about other work: affinities, spreads or ports."""
+        return any(isinstance(rule, _ABOUT_WORK) and not isinstance(rule, NotKeptAway) for rule in self.lasting)
+
 
 _ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed, PortsFree)
 

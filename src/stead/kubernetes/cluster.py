@@ -18,6 +18,7 @@ from stead.engine.decisions import (
     Decision,
     Evicted,
     GroupPlaced,
+    GroupReleased,
     NominationEnded,
     Placed,
     Preempted,
@@ -357,6 +358,12 @@ class KubeCluster:
         pod = self.pods.get(ended.ask)
         if pod is not None:
             self.writes.end_nomination(pod)
+
+    def release(self, released: GroupReleased) -> None:
+        """Pods whose binding failed give up their places at once. A bound pod stays: it could only be deleted."""
+        for key in released.members:
+            if key in self.pods:
+                self.released(self.pods[key])
 
     def refuse(self, refused: Refused) -> None:
         """Pods have no deadline, and name nodes only by labels and fields, so none is refused."""

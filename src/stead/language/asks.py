@@ -405,6 +405,7 @@ class Strategy(StrEnum):
         SPREAD: On as many nodes as possible.
         STRICT_PACK: All on one node.
         STRICT_SPREAD: Each on a node of its own.
+        ANY: Each where its own policy puts it.
 
     Example:
         ```python
@@ -416,6 +417,7 @@ class Strategy(StrEnum):
     SPREAD = "SPREAD"
     STRICT_PACK = "STRICT_PACK"
     STRICT_SPREAD = "STRICT_SPREAD"
+    ANY = "ANY"
 
     @staticmethod
     def of(name: object) -> Strategy:
@@ -430,7 +432,8 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Asks that are placed together or not at all (a gang).
+    """Asks that are placed together or not at all (a gang); with `min_available`, at least so many of them together,
+    and the others as they fit.
 
     Attributes:
         id: Its id, unique among asks and groups.
@@ -441,6 +444,10 @@ class Group:
         priority: Higher goes first.
         deadline: When to refuse it if it is still pending, on the engine's clock.
         owner: Who it belongs to. Placement ignores it.
+        min_available: How many members must be placed at once; None means all. It may be more than there are members
+            so far: then the group waits for more.
+        timeout_s: How long the group may hold places while fewer members than its minimum are placed, and how long
+            nodes stay reserved for it, in seconds; None means without limit.
 
     Example:
         ```python
@@ -455,6 +462,8 @@ class Group:
     priority: int = 0
     deadline: float | None = None
     owner: str = ""
+    min_available: int | None = None
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.alternatives or not all(self.alternatives):
@@ -470,6 +479,23 @@ class Group:
                     f"member {member.id!r} of group {self.id!r} has its own fallbacks; give the group another "
                     f"alternative instead"
                 )
+        self._check_minimum()
+
+    def _check_minimum(self) -> None:
+        least, fewest = self.min_available, min(map(len, self.alternatives))
+        if least is not None and (isinstance(least, bool) or not isinstance(least, int) or least < 1):
+            raise Invalid(f"group {self.id!r} needs a whole number as min_available, for example 2, not {least!r}")
+        if least is not None and len(self.alternatives) > 1 and fewest < least:
+            raise Invalid(
+                f"group {self.id!r} has an alternative with {fewest} members, but min_available is {least}; give each "
+                f"alternative at least {least} members"
+            )
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise Invalid(f"group {self.id!r} needs a time-out above 0 seconds, for example 60, not {self.timeout_s}")
+
+    def least(self, alternative: int) -> int:
+        """How many members of an alternative must be placed at once."""
+        return len(self.alternatives[alternative]) if self.min_available is None else self.min_available
 
     @property
     def all_members(self) -> tuple[Ask, ...]:
@@ -480,4 +506,4 @@ class Group:
     def shape_key(self) -> tuple[object, ...]:
         """Everything that can affect its placement. Groups with equal keys are interchangeable."""
         members = tuple(tuple(member.shape_key for member in members) for members in self.alternatives)
-        return (members, self.strategy, self.topology)
+        return (members, self.strategy, self.topology, self.min_available)

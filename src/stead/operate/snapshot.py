@@ -370,6 +370,8 @@ class Snapshot:
             owner,
             known.since,
             self.rows.owner_name(owner),
+            group.min_available,
+            group.timeout_s,
         )
 
     # -- owners

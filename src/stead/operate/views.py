@@ -112,6 +112,8 @@ class GroupView:
     owner: str
     since: float | None
     owner_name: str = ""
+    min_available: int | None = None  # how many members must be placed at once; None means all
+    timeout_s: float | None = None
 
     @property
     def owner_title(self) -> str:
@@ -257,6 +259,8 @@ def group_json(view: GroupView) -> dict[str, Any]:
         **{name: getattr(view, name) for name in ("id", "name", "state", "strategy", "owner", "owner_name", "since")},
         "members": [{"id": id, "node": node} for id, node in view.members],
         "bundles": [dict(each) for each in view.resources],
+        "min_available": view.min_available,
+        "timeout_s": view.timeout_s,
     }
 
 
@@ -320,6 +324,7 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
         "runners_up": [asdict(score) for score in found.runners_up],
         "members": [explanation_json(member) for member in found.members],
         "together": found.together,
+        "quorum": None if found.quorum is None else {**asdict(found.quorum), "more_members": found.quorum.more_members},
         "hints": list(found.hints),
     }
 

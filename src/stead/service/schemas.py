@@ -81,6 +81,8 @@ class Group(BaseModel):
     since: float | None
     members: list[Member]
     bundles: list[Amounts]
+    min_available: int | None
+    timeout_s: float | None
 
 
 class Owner(BaseModel):
@@ -166,6 +168,14 @@ class Change(BaseModel):
     edits: list[Any]
 
 
+class Quorum(BaseModel):
+    members: int
+    least: int
+    placed: int
+    fitting: int
+    more_members: int
+
+
 class Explanation(BaseModel):
     id: str
     text: str
@@ -177,6 +187,7 @@ class Explanation(BaseModel):
     runners_up: list[dict[str, Any]]
     members: list[Explanation]
     together: bool | None
+    quorum: Quorum | None
     hints: list[str]
 
 

@@ -15,7 +15,17 @@ from itertools import count
 
 from stead import solver
 from stead.controller import Controller
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, Moved, NominationEnded, Placed, Preempted, Refused
+from stead.engine.decisions import (
+    Decision,
+    Evicted,
+    GroupPlaced,
+    GroupReleased,
+    Moved,
+    NominationEnded,
+    Placed,
+    Preempted,
+    Refused,
+)
 from stead.engine.engine import Engine
 from stead.engine.facts import (
     AskEnded,
@@ -24,6 +34,7 @@ from stead.engine.facts import (
     AskSubmitted,
     ClockAdvanced,
     Fact,
+    GroupChanged,
     GroupEnded,
     GroupSubmitted,
     NodeJoined,
@@ -92,6 +103,7 @@ class SimCluster:
         self._launched = count(1)
         self._turns = count()
         self._runs: defaultdict[str, int] = defaultdict(int)  # the number of the current run of an ask or group
+        self._ending: dict[str, int] = {}  # the run of each group whose end is planned
         self._members: dict[AskId, Ask] = {}
         self._group_of: dict[AskId, str] = {}
         self._due: list[Fact] = []
@@ -137,8 +149,10 @@ class SimCluster:
         else:
             for member, node in placed.members:
                 self._start(member, node)
-            self._runs[placed.group] += 1
-            self._end_later(placed.group, GroupEnded(placed.group))
+            if self._ending.get(placed.group) != self._runs[placed.group]:  # else only more of its members start
+                self._runs[placed.group] += 1
+                self._ending[placed.group] = self._runs[placed.group]
+                self._end_later(placed.group, GroupEnded(placed.group))
 
     def evict(self, evicted: Evicted) -> None:
         self._plan(self._now, AskLost(evicted.ask), evicted.ask)
@@ -149,6 +163,10 @@ class SimCluster:
 
     def end_nomination(self, ended: NominationEnded) -> None:
         """Nobody outside the engine keeps places."""
+
+    def release(self, released: GroupReleased) -> None:
+        for member in released.members:
+            self._plan(self._now, AskLost(member), member)
 
     def refuse(self, refused: Refused) -> None:
         self.refused.append(refused)
@@ -195,8 +213,8 @@ class SimCluster:
             case AskSubmitted(ask):
                 self.since[ask.id] = self._now
                 self.submitted[ask.id] = self._members[ask.id] = ask
-            case GroupSubmitted(group):
-                self.since[group.id] = self._now
+            case GroupSubmitted(group) | GroupChanged(group):
+                self.since.setdefault(group.id, self._now)
                 self.submitted[group.id] = group
                 for member in (member for members in group.alternatives for member in members):
                     self._members[member.id] = member

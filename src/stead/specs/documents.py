@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from stead import solver
@@ -56,7 +57,10 @@ COMMON = ("tolerations", "labels", "namespace", "near", "apart", "spread", "pref
 TIMES = ("at", "for", "deadline", "priority", "owner")
 WORK = ("id", "count", "every", *WANT, *COMMON, "fallback", *TIMES)
 BUNDLE = ("count", *WANT, *COMMON)
-GROUP = ("id", "count", "every", "bundles", "strategy", "topology", "fallback", *COMMON, *TIMES)
+GROUP = (
+    *("id", "count", "every", "bundles", "strategy", "topology", "fallback", "min_available", "timeout"),
+    *(*COMMON, *TIMES),
+)
 OTHERS = ("ask", "labels", "selector", "topology", "namespaces", "symmetric")
 SPREAD = ("topology", "labels", "selector", "max_skew")
 PREFERENCE = ("weight", "selector", "label_selector", "near", "apart", "spread")
@@ -166,6 +170,8 @@ class Reader:
                     section.read("strategy", Strategy.of, Strategy.PACK),
                     section.read("topology", _topology_strategies, ()),
                     **_times(section, moment),
+                    min_available=section.read("min_available", partial(_up_to, min(map(len, alternatives))), None),
+                    timeout_s=section.read("timeout", _timeout, None),
                 )
             self._submit(GroupSubmitted(group), id, section, moment)
             self._work.add(id, name)
@@ -482,6 +488,19 @@ def _count(value: Any) -> int:
     if value > COUNT_MAX:
         raise Invalid(f"must be at most {COUNT_MAX}, not {quoted(value)}")
     return int(value)
+
+
+def _up_to(bundles: int, value: Any) -> int:
+    if _count(value) > bundles:
+        raise Invalid(f"must be at most the number of bundles, {bundles}, not {quoted(value)}")
+    return int(value)
+
+
+def _timeout(value: Any) -> float:
+    seconds = parse_duration(value)
+    if not seconds:
+        raise Invalid("must be more than 0 s, for example 60")
+    return seconds
 
 
 def flag(value: Any) -> bool:

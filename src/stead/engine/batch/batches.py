@@ -1,8 +1,8 @@
 """Batches: work that is decided together, as a series of min-cost flows.
 
-Rule: a batch is tried on the board itself and undone if it is not valid: if a gang is only partly placed, or if work is
-left out while work of lower priority was placed instead. `flow` has the placement costs; this file selects the asks,
-sets the cost of leaving them out, and collects the result.
+Rule: a batch is tried on the board itself and undone if it is not valid: if a gang is placed with fewer members than
+its minimum, or if work is left out while work of lower priority was placed instead. `flow` has the placement costs;
+this file selects the asks, sets the cost of leaving them out, and collects the result.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from stead.language.asks import Ask, Group, GroupId, PolicyName
 
 LEFT_OUT = 100_000_000
 """The minimum cost of leaving one ask out: far more than any placement."""
+EXTRA_LEFT_OUT = LEFT_OUT // 2
+"""The same for the members that a gang does not need: less, so that the flow gives every gang its minimum first."""
 LEFT_OUT_STEP = 1_000_000
 LEFT_OUT_STEPS_MAX = 1_000
 PRIORITY_STEP = 2_000_000_000
@@ -36,12 +38,15 @@ GANGS_ALONE_MAX = 100
 
 @dataclass(slots=True)
 class Run:
-    """Equal asks of one line, or equal members of one gang; the first `done` of them are placed."""
+    """Equal asks of one line, or equal members of one gang; the first `done` of them are placed. At least `least`
+    members of the gang must be placed; `is_extra` if these are others."""
 
     line: Line
     shape: Shape
     asks: Sequence[Ask]
     group: GroupId | None = None
+    least: int = 0
+    is_extra: bool = False
     done: int = 0
 
 
@@ -83,11 +88,30 @@ def ready_runs(board: Board, waiting: Lines, policy: PolicyName, limit: int | No
         if asks and isinstance(line.sleeper, Shape):
             runs.append(Run(line, line.sleeper, asks))
         for group in (item for item in items if isinstance(item, Group)):
-            members: dict[Shape, list[Ask]] = {}
-            for member in group.alternatives[0]:
-                members.setdefault(board.shape_of(member), []).append(member)
-            runs += [Run(line, shape, equal, group.id) for shape, equal in members.items()]
+            runs += _runs_of(board, line, group)
     return runs
+
+
+def _runs_of(board: Board, line: Line, group: Group) -> list[Run]:
+    """The members of a gang by shape. If they are equal, those that it does not need are a run of their own; of
+    different members, any may be those that it needs."""
+    least, members = group.least(0), dict[Shape, list[Ask]]()
+    for member in group.alternatives[0]:
+        members.setdefault(board.shape_of(member), []).append(member)
+    if len(members) > 1 or least == len(group.alternatives[0]):
+        return [Run(line, shape, equal, group.id, least) for shape, equal in members.items()]
+    [(shape, equal)] = members.items()
+    needed, extra = equal[:least], equal[least:]
+    return [Run(line, shape, needed, group.id, least), Run(line, shape, extra, group.id, least, is_extra=True)]
+
+
+def _below_minimum(runs: Sequence[Run]) -> list[GroupId]:
+    """The gangs of which fewer members than their minimum are placed, in order."""
+    lacking: dict[GroupId, int] = {}
+    for run in runs:
+        if run.group is not None:
+            lacking[run.group] = lacking.get(run.group, run.least) - run.done
+    return [group for group, count in lacking.items() if count > 0]
 
 
 class Batch:
@@ -170,13 +194,12 @@ class Batch:
         )
 
     def _with_gangs(self, runs: Sequence[Run]) -> Outcome:
-        """A flow that places every gang whole or not at all."""
+        """A flow that places at least the minimum of every gang, or nothing of it."""
         outcome = self._flow(runs)
         bound, failed = outcome.bound, set[GroupId]()
         gangs = list(dict.fromkeys(run.group for run in runs if run.group is not None))
         for tries in range(1, GANG_RETRIES_MAX + 1):
-            halves = {run.group for run in runs if run.done < len(run.asks)} - failed
-            torn = [group for group in gangs if group in halves]
+            torn = [group for group in _below_minimum(runs) if group not in failed]
             if not torn:
                 break
             # The gangs may compete with each other, so keep the earlier half.
@@ -194,13 +217,13 @@ class Batch:
         return outcome
 
     def _place_alone(self, gang: Sequence[Run], outcome: Outcome) -> bool:
-        """Place a gang that failed in the batch, after the batch: all of it, or nothing."""
-        if not all(run.shape in self.hopeful for run in gang):
+        """Place a gang that failed in the batch, after the batch: at least its minimum, or nothing."""
+        if sum(len(run.asks) for run in gang if run.shape in self.hopeful) < gang[0].least:
             return False
         alone = self._flow(gang)
         outcome.rounds += alone.rounds
         outcome.repaired += alone.repaired
-        if any(run.done < len(run.asks) for run in gang):
+        if _below_minimum(gang):
             self._take_back(alone)
             return False
         alone.attempt.keep()
@@ -220,8 +243,8 @@ class Batch:
             steps = int(self.now - run.line.moment)
         elif self.unscheduled is Unscheduled.SIZE:
             steps = max((self._thousandths(*need) for need in run.shape.demands[0].needs), default=0)
-        rank = self.ranks[run.line.priority]
-        return LEFT_OUT + LEFT_OUT_STEP * min(max(steps, 0), LEFT_OUT_STEPS_MAX) + PRIORITY_STEP * rank
+        rank, least = self.ranks[run.line.priority], EXTRA_LEFT_OUT if run.is_extra else LEFT_OUT
+        return least + LEFT_OUT_STEP * min(max(steps, 0), LEFT_OUT_STEPS_MAX) + PRIORITY_STEP * rank
 
     def _thousandths(self, resource: str, need: int) -> int:
         largest = int(self.board.fleet.amount(resource).total.max(initial=0))
@@ -233,6 +256,8 @@ class Batch:
         crowds: dict[Shape, list[Run]] = {}
         for run in runs:
             crowds.setdefault(run.shape, []).append(run)
+        for crowd in crowds.values():
+            crowd.sort(key=self._leaving, reverse=True)
         choices = max((len(shape.demands) for shape in crowds), default=0)
         for choice in range(choices):
             looking = {
@@ -249,6 +274,7 @@ class Batch:
     def _improve(self, runs: Sequence[Run], outcome: Outcome) -> None:
         """Place asks that the flow left out although they had an open node, by moving other asks of the batch."""
         left = [run for run in runs if run.done < len(run.asks) and run.shape in self.hopeful]
+        left.sort(key=self._leaving, reverse=True)
         if not left or not outcome.placings:
             return
         seats = [(placing, self._seats(placing)) for placing in outcome.placings]

@@ -17,6 +17,7 @@ from stead.engine.decisions import (
     Decision,
     Evicted,
     GroupPlaced,
+    GroupReleased,
     Moved,
     NodeUnknown,
     NominationEnded,
@@ -42,6 +43,7 @@ from stead.engine.facts import (
     ClockAdvanced,
     EvictionFailed,
     Fact,
+    GroupChanged,
     GroupEnded,
     GroupSubmitted,
     NodeDrained,
@@ -53,9 +55,10 @@ from stead.engine.facts import (
     NodeUntainted,
     NodeUsed,
 )
+from stead.language.asks import Group
 from stead.language.nodes import NodeId
 from stead.language.times import duration_text
-from stead.text import short_id
+from stead.text import plural, short_id
 
 NAMES_MAX = 50
 """The maximum number of names, or runs of numbered names, in a subject."""
@@ -75,6 +78,7 @@ class EventKind(StrEnum):
         RESIZED: The capacity of a node changed.
         USED: The use of a node by work that stead does not manage changed.
         SUBMITTED: Work was submitted.
+        CHANGED: Members joined or left a group, or its minimum changed.
         RUNNING: Work runs.
         ENDED: Work ended.
         ENDING: Work is being stopped.
@@ -87,6 +91,7 @@ class EventKind(StrEnum):
         EVICTED: Work was evicted.
         PREEMPTED: Work is evicted for work of a higher priority.
         NOMINATED: A place is kept for pending work until other work there has ended, or is no longer kept.
+        RELEASED: A group did not have its minimum in time: its members give up their nodes.
         BATCH: A batch was decided.
         MOVED: Running work moves to another node.
         UNCONFIRMED: A node does not answer, so it did not confirm a change.
@@ -112,6 +117,7 @@ class EventKind(StrEnum):
     RESIZED = "resized"
     USED = "used"
     SUBMITTED = "submitted"
+    CHANGED = "changed"
     RUNNING = "running"
     ENDED = "ended"
     ENDING = "ending"
@@ -125,6 +131,7 @@ class EventKind(StrEnum):
     EVICTED = "evicted"
     PREEMPTED = "preempted"
     NOMINATED = "nominated"
+    RELEASED = "released"
     BATCH = "batch"
     MOVED = "moved"
 
@@ -218,6 +225,8 @@ def ids_of(decision: Decision) -> tuple[str, ...]:
             return (id, *victims)
         case GroupPlaced(id, _, members):
             return (id, *(member for member, _ in members))
+        case GroupReleased(id, released):
+            return (id, *released)
         case Waiting(ids):
             return ids
         case BatchDecided() | TaintExpired():
@@ -268,6 +277,9 @@ def _described(what: Fact | Decision, at: float, names: Names) -> Described | No
             return EventKind.USED, node, f"used by other work: {amounts}" if pieces else "no longer used by other work"
         case AskSubmitted(item) | GroupSubmitted(item):
             return EventKind.SUBMITTED, item.id, "submitted"
+        case GroupChanged(group):
+            members = len(group.alternatives[0])
+            return EventKind.CHANGED, group.id, f"has {plural(members, 'member')}{_minimum(group)}"
         case AsksSubmitted(item, first, count):
             return EventKind.SUBMITTED, f"{item.id}#{first}..{first + count - 1}", "submitted"
         case AskEnded(id) | GroupEnded(id):
@@ -289,6 +301,10 @@ def _described(what: Fact | Decision, at: float, names: Names) -> Described | No
     return _decided(what, names)
 
 
+def _minimum(group: Group) -> str:
+    return "" if group.min_available is None else f" and needs {group.min_available} at once"
+
+
 def _tainted(fact: NodeTainted, at: float) -> str:
     text = f"tainted {fact.taint}"
     text += "" if fact.until is None else f" for {duration_text(max(0.0, fact.until - at))}"
@@ -307,8 +323,9 @@ def _decided(what: Decision, names: Names) -> Described:
         case GroupPlaced(id, alternative, members):
             where = ", ".join(f"{member} on {_called(node, names)}" for member, node in members)
             return EventKind.PLACED, id, f"placed{f' with fallback {alternative}' if alternative else ''}: {where}"
-        case Waiting(ids, verdicts, member):
-            return EventKind.WAITING, listed(ids), f"waiting: {_why(verdicts, names, member)}"
+        case Waiting(ids, verdicts, member, more):
+            why = f" {wording.more_members(more)}" if more else f": {_why(verdicts, names, member)}"
+            return EventKind.WAITING, listed(ids), f"waiting{why}"
         case Refused(id, cause):
             if isinstance(cause, NodeUnknown):
                 return (
@@ -326,6 +343,8 @@ def _decided(what: Decision, names: Names) -> Described:
             return EventKind.PREEMPTED, listed(victims), f"evicted from {_called(node, names)} for {id}"
         case NominationEnded(id, node):
             return EventKind.NOMINATED, id, f"no longer waits for {_called(node, names)}"
+        case GroupReleased(id, members):
+            return EventKind.RELEASED, id, f"released after its time-out, below its minimum: {listed(members)}"
         case TaintExpired(node, taint):
             return EventKind.UNTAINTED, node, f"untainted {taint}: expired"
         case BatchDecided():

@@ -19,7 +19,7 @@ from stead.engine.explain.smallest_change import AddCapacity, AddLabel, Change, 
 from stead.engine.explain.verdicts import refused_sets, verdict
 from stead.engine.fleet import Fleet
 from stead.engine.groups.lifecycle import GroupRecord
-from stead.engine.groups.search import first_without_place, place_team
+from stead.engine.groups.search import count_fitting, first_without_place, place_team
 from stead.engine.reasons import Reason
 from stead.engine.shapes import Shape
 from stead.language.asks import Ask, AskId, Group
@@ -39,6 +39,22 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Quorum:
+    """A group in numbers: its members, how many of them must be placed at once (`least`), how many are `placed` or
+    have ended, and how many more fit now, placed one after the other (`fitting`)."""
+
+    members: int
+    least: int
+    placed: int
+    fitting: int
+
+    @property
+    def more_members(self) -> int:
+        """How many more members must be submitted before the group is tried."""
+        return max(0, self.least - self.members)
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why an ask or group is pending and what would make it fit, or why it is on its node. ``print`` it to read it.
 
@@ -51,12 +67,13 @@ class Explanation:
         chosen: For placed work, the score of its node now, computed without the work itself.
         runners_up: For placed work, the scores of the next best nodes.
         members: For a group, the explanations of its members.
-        together: For a group, whether all members would fit at the same time.
+        together: For a group, whether as many members as it needs would fit at the same time.
         nominated: The node where a place is kept for it until other work there has ended.
         ending: Ids of that other work.
         policy: How nodes are chosen for it.
         crowded_out: For a group whose members fit alone but not together, the first member that fits no node once the
             members before it are placed, and why.
+        quorum: For a group, how many members it has, how many it needs, and how many fit.
         names: Names of the nodes that its sentences mention.
         hints: Possible misspellings in what it asks for.
 
@@ -79,6 +96,7 @@ class Explanation:
     nominated: NodeId = ""
     ending: tuple[AskId, ...] = ()
     crowded_out: tuple[AskId, Verdict] | None = None
+    quorum: Quorum | None = None
     names: Mapping[NodeId, str] = field(default_factory=dict, compare=False)
     """Names of the nodes that its sentences mention."""
 
@@ -139,8 +157,8 @@ def explain_placed(board: Board, id: AskId) -> Explanation:
 
 
 def explain_group(board: Board, group: Group, record: GroupRecord | None) -> Explanation:
-    """Each unplaced member of the alternative taken (or of the first) alone, and whether all fit at once. While no
-    alternative is taken, the group fits if any of them does."""
+    """Each unplaced member of the alternative taken (or of the first) alone, and whether enough of them fit at once.
+    While no alternative is taken, the group fits if any of them does."""
     known = record or GroupRecord(group, 0.0, 0, None, frozenset())
     together = any(place_team(twin, each.team(twin)) for each in known.open() for twin in (board.fork(),))
     by_shape: dict[Shape, Explanation] = {}
@@ -153,11 +171,21 @@ def explain_group(board: Board, group: Group, record: GroupRecord | None) -> Exp
         explanations.append(Explanation(ask.id, same.verdicts, same.change, policy=same.policy))
     if len(explanations) > 1:
         explanations = [replace(each, change=_unless_of_nodes(each.change)) for each in explanations]
+    team, alternative = known.team(board), known.alternative or 0
+    members = len(group.alternatives[alternative])
+    placed, fitting_now = members - len(team.members), count_fitting(board, team)
+    quorum = Quorum(members, group.least(alternative), placed, fitting_now)
     crowded_out = None
-    if not together and all(each.fits for each in explanations):
-        crowded_out = first_without_place(board, known.team(board))
+    fitting = [member for member, each in zip(team.members, explanations, strict=True) if each.fits]
+    if not together and not quorum.more_members and len(fitting) >= team.needed:
+        crowded_out = first_without_place(board, team._replace(members=fitting))
     return Explanation(
-        group.id, members=tuple(explanations), together=together, policy=group.strategy, crowded_out=crowded_out
+        group.id,
+        members=tuple(explanations),
+        together=together,
+        policy=group.strategy,
+        crowded_out=crowded_out,
+        quorum=quorum,
     )
 
 

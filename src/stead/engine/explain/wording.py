@@ -43,14 +43,14 @@ from stead.engine.reasons import (
     TooNear,
 )
 from stead.engine.targets import ids_named
-from stead.language.asks import ASK_ID, Affinity, HostPort, Spread
+from stead.language.asks import ASK_ID, Affinity, HostPort, Spread, Strategy
 from stead.language.labels import NODE_ID, NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.nodes import NodeId
 from stead.language.resources import amount_text
 from stead.text import first_few, joined, plural, short_id
 
 if TYPE_CHECKING:
-    from stead.engine.explain.explanations import Explanation, Score
+    from stead.engine.explain.explanations import Explanation, Quorum, Score
 
 
 Names = Mapping[NodeId, str]
@@ -301,6 +301,24 @@ def _score(score: Score) -> str:
     return f"preference {score.preference}, {percent}" if score.preference else percent
 
 
+def more_members(count: int) -> str:
+    """``for 3 more members``"""
+    return f"for {plural(count, 'more member')}"
+
+
+def _quorum(found: Quorum) -> str:
+    """How many members fit, or are still to come."""
+    if found.more_members:
+        return (
+            f"The group waits {more_members(found.more_members)}: it has {found.members:,} and needs {found.least:,}."
+        )
+    if found.placed:
+        members = f"{found.placed:,} of {plural(found.members, 'member')} are placed"
+        return f"{members} and {found.fitting:,} more fit; the group needs {found.least:,}."
+    fit = "fits" if found.fitting == 1 else "fit"
+    return f"{found.fitting:,} of {plural(found.members, 'member')} {fit}, and the group needs {found.least:,} at once."
+
+
 def _group(found: Explanation) -> str:
     if not found.members:
         return "All members are placed."
@@ -310,14 +328,16 @@ def _group(found: Explanation) -> str:
         ids = [short_id(id) for _, id in members]
         name = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
         lines.append(f"{name}: {text}")
-    if all(member.fits for member in found.members):
-        if found.together:
-            lines.append("All members fit together.")
-        else:
-            lines.append(
-                f"Each member fits alone, but no placement was found for all of them together ({found.policy})."
-            )
-            if found.crowded_out is not None:
-                member, alone = found.crowded_out
-                lines.append(f"With the members before it placed, {member}: {verdict(alone)}")
+    quorum = found.quorum
+    has_enough = quorum is None or not quorum.more_members
+    if found.together and (quorum is None or quorum.placed + quorum.fitting >= quorum.members):
+        lines.append("All members fit together.")
+    elif not found.together and has_enough and all(member.fits for member in found.members):
+        by = "" if found.policy == Strategy.ANY else f" ({found.policy})"
+        lines.append(f"Each member fits alone, but no placement was found for all of them together{by}.")
+    if found.crowded_out is not None:
+        member, alone = found.crowded_out
+        lines.append(f"With the members before it placed, {member}: {verdict(alone)}")
+    if quorum is not None and not (found.together and quorum.placed + quorum.fitting >= quorum.members):
+        lines.append(_quorum(quorum))
     return "\n".join(lines)

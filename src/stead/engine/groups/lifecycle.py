@@ -1,13 +1,14 @@
 """Groups: asks placed together or not at all, from their submission to their end.
 
 Rule: a group is queued as one item. Once a member is placed, the group keeps the alternative it took and is pending
-only for its unplaced members, until it has lost all of them. Ended members are not placed again. `search` finds
+only for its unplaced members, until it has lost all of them. As many of these as its minimum lacks are placed at once;
+if it lacks none, they are placed one by one. Ended members count as placed, and are not placed again. `search` finds
 the nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stead.engine.board import Board
@@ -19,7 +20,7 @@ from stead.engine.fleet import Nodes
 from stead.engine.groups.search import Member, Team, first_without_place, place_team
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Shape
-from stead.engine.timing.timers import Timers
+from stead.engine.timing.timers import Timeout, Timers
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement
 from stead.language.asks import Ask, AskId, Group, GroupId, PolicyName, Strategy
@@ -30,31 +31,38 @@ GROUP_SHAPES_MAX = 1024
 
 class GroupShape:
     """What equal groups share. A group with placed or ended members gets its own shape, made of the members it lacks
-    (`GroupRecord.lacking`): whether whole groups fit says nothing about it."""
+    (`rest`): whether whole groups fit says nothing about it. `needed` is how many members must be placed at once, for
+    each alternative."""
 
-    __slots__ = ("alternatives", "batch", "is_whole", "policy", "strategies")
+    __slots__ = ("alternatives", "batch", "is_whole", "needed", "policy", "strategies")
 
-    def __init__(self, group: Group, board: Board, lacking: Sequence[Sequence[Ask]] | None = None) -> None:
+    def __init__(self, group: Group, board: Board, rest: GroupRecord | None = None) -> None:
         self.strategies = strategies_of(group)
         self.alternatives: tuple[tuple[Shape, ...], ...] = tuple(
             tuple(board.shape_of(member) for member in members)
-            for members in (group.alternatives if lacking is None else lacking)
+            for members in (group.alternatives if rest is None else [each.missing(board) for each in rest.open()])
         )
-        self.is_whole = lacking is None
+        self.is_whole = rest is None
+        if rest is None:
+            self.needed = tuple(map(group.least, range(len(group.alternatives))))
+        else:
+            self.needed = tuple(each.needed(board) for each in rest.open())
         policies = {shape.batch for shape in self.alternatives[0]}
         self.policy = group.alternatives[0][0].policy
         self.batch: PolicyName | None = None
-        """The policy whose batches take this group as a gang; None for strict groups, which need a search."""
-        if len(policies) == 1 and lacking is None and not any(strategy.strict for _, strategy in self.strategies):
+        """The policy whose batches take this group as a gang; None for strict groups, which need a search, and for
+        groups with too few members."""
+        is_searched = any(strategy.strict for _, strategy in self.strategies)
+        if len(policies) == 1 and rest is None and not is_searched and self.needed[0] <= len(self.alternatives[0]):
             self.batch = next(iter(policies))
 
     def hopes(self, board: Board) -> Nodes:
         """The nodes where more free resources could help a member; none if free resources alone cannot help."""
         found = 0
-        for shapes in self.alternatives:
-            each = [self._could_hold(board, shape) for shape in dict.fromkeys(shapes)]
-            if all(each):
-                for nodes in each:
+        for shapes, needed in zip(self.alternatives, self.needed, strict=True):
+            each = {shape: self._could_hold(board, shape) for shape in shapes}
+            if sum(bool(each[shape]) for shape in shapes) >= needed:
+                for nodes in each.values():
                     found |= nodes
         return found
 
@@ -96,9 +104,16 @@ class GroupRecord(NamedTuple):
             return [self]
         return [self._replace(alternative=index) for index in range(len(self.group.alternatives))]
 
-    def lacking(self, board: Board) -> list[list[Ask]]:
-        """The members that must be placed, for each open alternative."""
-        return [each.missing(board) for each in self.open()]
+    def needed(self, board: Board) -> int:
+        """How many of them must be placed at once: as many as the minimum lacks."""
+        alternative, placed = self.alternative or 0, board.work.placements.map
+        members = self.group.alternatives[alternative]
+        there = sum(member.id in placed or member.id in self.ended for member in members)
+        return max(0, self.group.least(alternative) - there)
+
+    def is_below_minimum(self, board: Board) -> bool:
+        """Whether it holds places although fewer members than its minimum are placed."""
+        return bool(self.rows(board)) and self.needed(board) > 0
 
     def rows(self, board: Board) -> list[int]:
         """The rows of that alternative's members that are already placed."""
@@ -109,7 +124,8 @@ class GroupRecord(NamedTuple):
     def team(self, board: Board) -> Team:
         """The members of that alternative that must be placed, and the rows of the others."""
         members = [Member(ask, board.shape_of(ask)) for ask in self.missing(board)]
-        return Team(self.group.id, members, strategies_of(self.group), self.rows(board), self.moment, self.turn)
+        strategies, rows = strategies_of(self.group), self.rows(board)
+        return Team(self.group.id, members, self.needed(board), strategies, rows, self.moment, self.turn)
 
     @property
     def member_ids(self) -> frozenset[AskId]:
@@ -117,7 +133,16 @@ class GroupRecord(NamedTuple):
 
 
 def strategies_of(group: Group) -> tuple[tuple[str, Strategy], ...]:
-    return (*group.topology, (NODE_ID, group.strategy))
+    """What its members keep to, by label key; `Strategy.ANY` is nothing to keep to."""
+    return tuple(each for each in (*group.topology, (NODE_ID, group.strategy)) if each[1] is not Strategy.ANY)
+
+
+class WhyNot(NamedTuple):
+    """Why work is pending, as in `decisions.Waiting`."""
+
+    member: AskId = ""
+    verdicts: tuple[Verdict, ...] = ()
+    more_members: int = 0
 
 
 class Groups:
@@ -159,11 +184,35 @@ class Groups:
         """Remove the group. Returns its placed members, for the caller to lift."""
         if id in self._waiting:
             self._waiting.remove(id)
+        self._timers.timeouts.drop_all(id)
         record = self.records.write().pop(id)
         for member in record.group.all_members:
             del self.of_member.write()[member.id]
         placed = self._board.work.placements.map
         return [member.id for member in record.group.all_members if member.id in placed]
+
+    def change(self, group: Group, now: float) -> None:
+        """The group is now this, and is pending for the members that are not on the board."""
+        if group.id not in self:
+            self.submitted(group, now)
+        before, ids = self.records.map[group.id], {member.id for member in group.all_members}
+        shape = self.shape_of(group)
+        turn = self._waiting.turn_of(shape, group.priority, before.moment) or before.turn
+        for member in before.group.all_members:
+            if member.id not in ids and self.of_member.map.get(member.id) == group.id:
+                del self.of_member.write()[member.id]
+        record = before._replace(group=group, turn=turn, alternative=None, ended=before.ended & ids)
+        record = next((each for each in record.open() if each.rows(self._board)), record)
+        if record.alternative is None and record.ended and before.alternative is not None:
+            record = record._replace(alternative=min(before.alternative, len(group.alternatives) - 1))
+        self._add(record)
+        self._board.work.note_known(self._board.fleet, group.all_members)
+        self._watch_minimum(record, now)
+        if record.missing(self._board):
+            is_whole = record.alternative is None and not record.ended
+            self._queue(record, shape if is_whole else GroupShape(group, self._board, record), now)
+        elif group.id in self._waiting:
+            self._waiting.remove(group.id)
 
     def member_ended(self, id: AskId, now: float) -> None:
         """A member ended; the group continues without it."""
@@ -176,6 +225,8 @@ class Groups:
         if record.alternative is None:
             taken = next(i for i, ms in enumerate(record.group.alternatives) if id in {m.id for m in ms})
             record = self._update(record._replace(alternative=taken))
+        if id in record.ended:
+            record = self._update(record._replace(ended=record.ended - {id}))
         self._wait_for_the_rest(record, now)
 
     def member_lost(self, id: GroupId, now: float) -> None:
@@ -186,40 +237,37 @@ class Groups:
         self._wait_alone(record, now)
         self._timers.renew_deadline(id, record.group.deadline, now)
 
-    def took(self, id: GroupId, alternative: int) -> None:
-        """All members of an alternative are placed."""
-        self._update(self.records.map[id]._replace(alternative=alternative))
-        self._waiting.remove(id)
-
-    def took_some(self, id: GroupId, alternative: int, now: float) -> None:
-        """Some members of an alternative are placed."""
+    def took(self, id: GroupId, alternative: int, now: float) -> None:
+        """Members of an alternative are placed; the group is pending for the others."""
         self._wait_for_the_rest(self._update(self.records.map[id]._replace(alternative=alternative)), now)
 
     # -- where groups go
 
-    def place(self, id: GroupId) -> tuple[int, list[Placement]] | None:
-        """Place the missing members of the alternative taken, or else of the first alternative that fits. Returns the
+    def place(self, id: GroupId, now: float) -> tuple[int, list[Placement]] | None:
+        """Place missing members of the alternative taken, or else of the first alternative that fits. Returns the
         alternative and the new placements; or None, and the board is unchanged."""
         record = self.records.map[id]
         before = self._board.work.placements.map.keys() & record.member_ids
         taken = place_missing(self._board, record)
         if taken is None:
             return None
-        self.took(id, taken)
+        self.took(id, taken, now)
         placed = self._board.work.placements.map
         members = record.group.alternatives[taken]
-        new = [placed[ask.id] for ask in members if ask.id not in before and ask.id not in record.ended]
-        return taken, new
+        return taken, [placed[ask.id] for ask in members if ask.id in placed and ask.id not in before]
 
-    def why_not(self, id: GroupId) -> tuple[AskId, tuple[Verdict, ...]]:
-        """The first member that fits no node, and why; no member if each fits but not all together."""
-        record = self.records.map[id]
-        for member in record.missing(self._board):
-            shape = self._board.shape_of(member)
-            if not self._board.standing(shape.demands[0]).candidates():
-                return member.id, short_verdicts(self._board, shape)
-        found = first_without_place(self._board, record.team(self._board))
-        return ("", ()) if found is None else (found[0], (found[1].leading(DECISION_REASONS_MAX),))
+    def why_not(self, id: GroupId) -> WhyNot:
+        """The first member that fits no node, and why; no member if enough of them fit but not all together."""
+        record, board = self.records.map[id], self._board
+        team = record.team(board)
+        if team.needed > len(team.members):
+            return WhyNot(more_members=team.needed - len(team.members))
+        fitting = [member for member in team.members if board.standing(member.demand).candidates()]
+        if len(fitting) < max(team.needed, 1):
+            first = next(member for member in team.members if member not in fitting)
+            return WhyNot(first.ask.id, short_verdicts(board, first.shape))
+        found = first_without_place(board, team._replace(members=fitting))
+        return WhyNot() if found is None else WhyNot(found[0], (found[1].leading(DECISION_REASONS_MAX),))
 
     # -- shapes
 
@@ -244,7 +292,7 @@ class Groups:
     def restore_shape(self, id: GroupId, is_whole: bool, is_shared: bool) -> GroupShape:
         """The shape that a pending group had."""
         record = self.records.map[id]
-        shape = GroupShape(record.group, self._board, None if is_whole else record.lacking(self._board))
+        shape = GroupShape(record.group, self._board, None if is_whole else record)
         if is_shared:
             self._shapes.write()[record.group.shape_key] = shape
         return shape
@@ -262,17 +310,30 @@ class Groups:
     def _wait_alone(self, record: GroupRecord, now: float) -> None:
         """Queue a group with placed or ended members, awake and with its own shape: its reasons do not apply to whole
         groups."""
-        group, since = record.group, now
+        self._watch_minimum(record, now)
+        self._queue(record, GroupShape(record.group, self._board, record), now)
+
+    def _queue(self, record: GroupRecord, shape: GroupShape, now: float) -> None:
+        """Queue a group at its position in the order, perhaps again."""
+        group, since, hold = record.group, now, self._board.world.hold
         if group.id in self._waiting:
             since = self._waiting.line_of(group.id).since
             self._waiting.remove(group.id)
-        shape, hold = GroupShape(group, self._board, record.lacking(self._board)), self._board.world.hold
         if hold is not None and hold.owner == group.id:
             self._board.set_hold(Hold(hold.owner, shape, hold.nodes), news=False)
         self._waiting.add(Line(shape, group.priority, record.moment, record.turn, since), {group.id: group})
 
+    def _watch_minimum(self, record: GroupRecord, now: float) -> None:
+        """Start the time-out of a group that holds places below its minimum, or stop it."""
+        id, timeout_s, alarms = record.group.id, record.group.timeout_s, self._timers.timeouts
+        if timeout_s is None or not record.is_below_minimum(self._board):
+            alarms.drop(id, Timeout.MINIMUM)
+        elif not alarms.is_set(id, Timeout.MINIMUM):
+            alarms.set(id, Timeout.MINIMUM, now + timeout_s)
+
     def _wait_for_the_rest(self, record: GroupRecord, now: float) -> None:
         """A pending group now lacks fewer members; if it lacks none, it is no longer pending."""
+        self._watch_minimum(record, now)
         if record.alternative is not None and record.group.id in self._waiting and not record.missing(self._board):
             self._waiting.remove(record.group.id)
         elif record.group.id in self._waiting:
@@ -280,7 +341,8 @@ class Groups:
 
 
 def place_missing(board: Board, record: GroupRecord) -> int | None:
-    """Place the missing members of a group. Returns the alternative that fits; or None, and the board is unchanged."""
+    """Place missing members of a group: all that are needed, and more if they fit. Returns the alternative that fits;
+    or None, and the board is unchanged."""
     for tried in record.open():
         if place_team(board, tried.team(board)):
             return tried.alternative

@@ -11,6 +11,7 @@ from stead.engine.decisions import (
     Decision,
     Evicted,
     GroupPlaced,
+    GroupReleased,
     Moved,
     NominationEnded,
     Placed,
@@ -20,6 +21,7 @@ from stead.engine.decisions import (
     Waiting,
 )
 from stead.engine.parts import Parts
+from stead.engine.timing.timers import Timeout
 from stead.language.asks import Ask, AskId, GroupId
 from stead.language.nodes import NodeId
 
@@ -32,6 +34,8 @@ def assume(parts: Parts, decisions: Iterable[Decision]) -> None:
                 _assume_placed(parts, id, node, choice)
             case GroupPlaced(group, alternative, members):
                 _assume_group(parts, group, alternative, members)
+            case GroupReleased(group):
+                parts.timers.timeouts.drop(group, Timeout.MINIMUM)
             case Moved(id, _, target):
                 _assume_moved(parts, id, target)
             case Evicted(id, _, taint):
@@ -86,7 +90,7 @@ def _assume_group(parts: Parts, id: GroupId, alternative: int, members: Iterable
             demand = board.shape_of(asks[member]).demands[0]
             placement = board.place(asks[member], demand, row, record.moment, record.turn, id)
             parts.taint_times.placed(placement, parts.now)
-    parts.groups.took_some(id, alternative, parts.now)
+    parts.groups.took(id, alternative, parts.now)
 
 
 def _assume_moved(parts: Parts, id: AskId, target: NodeId) -> None:

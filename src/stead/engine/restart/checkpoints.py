@@ -22,6 +22,7 @@ from stead.engine.groups.lifecycle import GroupRecord, GroupShape
 from stead.engine.parts import Parts
 from stead.engine.rules import Hold
 from stead.engine.timing.taint_times import TaintEnd
+from stead.engine.timing.timers import Timeout
 from stead.engine.waiting import Item, Line, Rest, Sleeper
 from stead.engine.work import Matching, Placement, Unmanaged
 from stead.language.asks import Ask, AskId, Group, GroupId
@@ -140,6 +141,7 @@ class Checkpoint:
     names: tuple[tuple[AskId, frozenset[AskId]], ...] = ()
     over: tuple[AskId, ...] = ()
     deadlines: tuple[tuple[str, float], ...] = ()
+    timeouts: tuple[tuple[GroupId, Timeout, float], ...] = ()
     evictions: tuple[tuple[AskId, Taint, float], ...] = ()
     being_evicted: tuple[AskId, ...] = ()
     ending: tuple[tuple[AskId, bool], ...] = ()
@@ -185,6 +187,7 @@ def save(parts: Parts) -> Checkpoint:
         names=tuple(work.targets.names.items()),
         over=tuple(work.targets.ended),
         deadlines=tuple((id, moment) for id, _, moment in parts.timers.deadlines),
+        timeouts=tuple(parts.timers.timeouts),
         evictions=tuple(parts.timers.evictions),
         being_evicted=tuple(parts.timers.being_evicted),
         ending=tuple(parts.preemption.ending.map.items()),
@@ -233,6 +236,8 @@ def restore(parts: Parts, saved: Checkpoint) -> None:
     sleepers = _restore_lines(parts, saved)
     for id, moment in saved.deadlines:
         parts.timers.set_deadline(id, moment)
+    for group, timeout, moment in saved.timeouts:
+        parts.timers.timeouts.set(group, timeout, moment)
     for id, taint, moment in saved.evictions:
         parts.timers.evictions.set(id, taint, moment)
     for id in saved.being_evicted:

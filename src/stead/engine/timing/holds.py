@@ -2,7 +2,7 @@
 
 Rule: there is at most one hold at a time. It is for the first piece of pending work that is late and that would fit if
 the running work were gone. A hold makes its nodes refuse other work (`rules.NotReserved`); it never evicts running
-work.
+work. The hold of a group with a time-out ends after it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,28 @@ from stead.engine.fleet import Nodes
 from stead.engine.groups.lifecycle import GroupRecord, Groups, GroupShape, place_missing
 from stead.engine.rules import Hold, World, allowed
 from stead.engine.shapes import Shape
+from stead.engine.timing.timers import Alarms, Timeout
 from stead.engine.waiting import Line, Lines
+from stead.language.asks import GroupId
 
 HOPELESS_MAX = 4096
+Timeouts = Alarms[GroupId, Timeout]
 T = TypeVar("T")
 
 
 class Holds:
     """Sets and releases the hold. `late_at` is when the next pending work becomes late."""
 
-    def __init__(self, board: Board, waiting: Lines, groups: Groups, patience: float | None) -> None:
+    def __init__(
+        self, board: Board, waiting: Lines, groups: Groups, timeouts: Timeouts, patience: float | None
+    ) -> None:
         self._board, self._waiting, self._groups, self._patience = board, waiting, groups, patience
+        self._timeouts = timeouts
         self.late_at = inf
         self._hopeless: dict[Hashable, int] = {}  # shapes for which no hold helps, with the fleet version at that time
 
-    def fork(self, board: Board, waiting: Lines, groups: Groups) -> Holds:
-        twin = Holds(board, waiting, groups, self._patience)
+    def fork(self, board: Board, waiting: Lines, groups: Groups, timeouts: Timeouts) -> Holds:
+        twin = Holds(board, waiting, groups, timeouts, self._patience)
         twin.late_at, twin._hopeless = self.late_at, dict(self._hopeless)
         return twin
 
@@ -55,8 +61,26 @@ class Holds:
             return place()
         self._board.set_hold(None, news=False)
         placed = place()
-        self._board.set_hold(hold if owner in self._waiting else None)
+        self._board.set_hold(hold if placed is None else None)
         return placed
+
+    def end(self, group: GroupId, now: float) -> None:
+        """The time-out of a group has passed. It rests as long as it may hold nodes before it gets the next
+        reservation, so other late work has its turn."""
+        hold, timeout_s = self._board.world.hold, self._groups.record(group).group.timeout_s
+        if hold is not None and hold.owner == group and timeout_s is not None:
+            self._board.set_hold(None)
+            self._timeouts.set(group, Timeout.REST, now + timeout_s)
+            self.late_at = now
+
+    def rested(self, now: float) -> None:
+        """A group may get a reservation again."""
+        self.late_at = min(self.late_at, now)
+
+    def _limit(self, owner: str, now: float) -> None:
+        timeout_s = self._groups.record(owner).group.timeout_s if owner in self._groups else None
+        if timeout_s is not None:
+            self._timeouts.set(owner, Timeout.HOLD, now + timeout_s)
 
     def hold_for_the_late(self, now: float) -> None:
         """Reserve nodes for the first piece of work that has been pending too long and could fit."""
@@ -67,12 +91,15 @@ class Holds:
             hold = self._hold_for(line)
             if hold is not None:
                 self._board.set_hold(hold)
+                self._limit(hold.owner, now)
                 return
         self.late_at = self._waiting.next_since + self._patience
 
     def _hold_for(self, line: Line) -> Hold | None:
         """Nodes to reserve for the first item of a line, if it only lacks free resources."""
         sleeper, item = line.sleeper, next(iter(self._waiting.items_in(line).values()))
+        if self._timeouts.is_set(item.id, Timeout.REST):
+            return None
         if not self._waiting.hopes(sleeper) or self._hopeless.get(sleeper) == self._board.fleet.version:
             return None
         if isinstance(sleeper, Shape):
@@ -103,8 +130,9 @@ def _hold_for_group(board: Board, record: GroupRecord, shape: GroupShape) -> Hol
     if alternative is None:
         return None
     nodes = 0
+    placed = twin.work.placements.map
     for ask in record._replace(alternative=alternative).missing(board):
-        nodes |= 1 << twin.work.placements.map[ask.id].row
+        nodes |= 1 << placed[ask.id].row if ask.id in placed else 0
     return Hold(record.group.id, shape, nodes) if nodes else None
 
 

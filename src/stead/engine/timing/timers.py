@@ -1,4 +1,4 @@
-"""Timers: deadlines, evictions and taint expirations.
+"""Timers: deadlines, evictions, taint expirations and time-outs of groups.
 
 Rule: a timer never acts; it only returns what is due. An entry that no longer applies may stay until it is due; the
 caller then ignores it.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Iterable, Iterator
+from enum import StrEnum
 from math import inf
 from typing import Generic, TypeVar
 
 from stead.engine.columns.sharing import Sheet, Shelf
-from stead.language.asks import AskId
+from stead.language.asks import AskId, GroupId
 from stead.language.nodes import NodeId
 from stead.language.taints import Effect, Taint
 
@@ -35,6 +36,9 @@ class Alarms(Generic[Owner, What]):
     def set(self, owner: Owner, what: What, moment: float) -> None:
         self._at.write(owner)[what] = moment
         heapq.heappush(self._heap, (moment, owner, what))
+
+    def is_set(self, owner: Owner, what: What) -> bool:
+        return what in self._at.read(owner)
 
     def drop(self, owner: Owner, what: What) -> None:
         if what in self._at.read(owner):
@@ -70,19 +74,31 @@ class Alarms(Generic[Owner, What]):
         return ((owner, what, moment) for owner, due in self._at.map.items() for what, moment in due.items())
 
 
+class Timeout(StrEnum):
+    """What ends for a group when its time-out has passed: its places while fewer than its minimum are placed
+    (`MINIMUM`), its reservation of nodes (`HOLD`), or the rest until it may get the next reservation (`REST`)."""
+
+    MINIMUM = "minimum"
+    HOLD = "hold"
+    REST = "rest"
+
+
 class Timers:
-    """`deadlines` of pending work, `evictions` of work on NoExecute-tainted nodes, `taint_ends` of nodes."""
+    """`deadlines` of pending work, `evictions` of work on NoExecute-tainted nodes, `taint_ends` of nodes, `timeouts` of
+    groups."""
 
     def __init__(self) -> None:
         self.deadlines: Alarms[str, str] = Alarms()
         self.evictions: Alarms[AskId, Taint] = Alarms()
         self.taint_ends: Alarms[NodeId, tuple[str, Effect]] = Alarms()
+        self.timeouts: Alarms[GroupId, Timeout] = Alarms()
         self._evicted: Sheet[AskId, None] = Sheet()
 
     def fork(self) -> Timers:
         twin = Timers.__new__(Timers)
         twin.deadlines, twin.evictions = self.deadlines.fork(), self.evictions.fork()
         twin.taint_ends, twin._evicted = self.taint_ends.fork(), self._evicted.fork()
+        twin.timeouts = self.timeouts.fork()
         return twin
 
     def set_deadline(self, id: str, moment: float) -> None:
@@ -114,4 +130,5 @@ class Timers:
 
     def next_moment(self, waiting: Container[str]) -> float:
         """When the next alarm is due (deadlines: only of pending work); infinity if there is none."""
-        return min(self.deadlines.next_moment(waiting), self.evictions.next_moment(), self.taint_ends.next_moment())
+        always = (self.evictions.next_moment(), self.taint_ends.next_moment(), self.timeouts.next_moment())
+        return min(self.deadlines.next_moment(waiting), *always)

@@ -11,7 +11,16 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, NominationEnded, Placed, Preempted, Refused
+from stead.engine.decisions import (
+    Decision,
+    Evicted,
+    GroupPlaced,
+    GroupReleased,
+    NominationEnded,
+    Placed,
+    Preempted,
+    Refused,
+)
 from stead.engine.facts import Fact, NodeDrained, NodeJoined, NodeLeft, NodeResized, NodeUsed
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
@@ -80,6 +89,9 @@ class RayCluster:
 
     def end_nomination(self, ended: NominationEnded) -> None:
         """Nobody outside the engine keeps places."""
+
+    def release(self, released: GroupReleased) -> None:
+        """Ray's placement groups have no time-out."""
 
     def refuse(self, refused: Refused) -> None:
         self.commands.refuse(refused)

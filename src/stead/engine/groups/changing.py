@@ -1,0 +1,74 @@
+"""Groups whose members come and go, as pods do.
+
+Rule: a change never moves a member that keeps its place, and never changes a group's position in the order. A group
+without members is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from stead.engine.parts import Parts
+from stead.language.asks import Ask, AskId, Group, GroupId
+
+
+def change_group(parts: Parts, group: Group) -> None:
+    """The group is now this; an unknown one is submitted. Ignored if an id is one of another kind of work."""
+    groups, before = parts.groups, parts.groups.records.map.get(group.id)
+    if _is_ask(parts, group.id) or any(member.id in groups for member in group.all_members):
+        return
+    if before is not None and before.group == group:
+        return
+    members = {member.id for member in group.all_members}
+    for id in members:
+        _take_over(parts, id, group.id)
+    for id in [] if before is None else [member.id for member in before.group.all_members if member.id not in members]:
+        if groups.of_member.map.get(id) == group.id:
+            if id in parts.board.work.placements.map:
+                parts.lift(id)
+            parts.board.work.note_ended(parts.board.fleet, id)
+    _become(parts, group)
+
+
+def _is_ask(parts: Parts, id: str) -> bool:
+    is_single = id in parts.waiting and id not in parts.groups
+    return is_single or id in parts.board.work.placements.map or id in parts.groups.of_member.map
+
+
+def _become(parts: Parts, group: Group) -> None:
+    """Give a group these members, and queue it for those that it lacks."""
+    parts.groups.change(group, parts.now)
+    if group.deadline is None or group.id not in parts.waiting:
+        parts.timers.deadlines.drop_all(group.id)
+    else:
+        parts.timers.set_deadline(group.id, group.deadline)
+
+
+def _take_over(parts: Parts, id: AskId, group: GroupId) -> None:
+    """An ask becomes a member of a group. If it is placed, it keeps its place."""
+    other = parts.groups.of_member.map.get(id)
+    if other == group:
+        return
+    if id in parts.board.work.placements.map:
+        with parts.board.attempt() as tried:  # frees nothing, so it wakes nothing
+            parts.board.put_back(parts.board.lift(id)._replace(group=group))
+            tried.keep()
+    elif id in parts.waiting:
+        parts.waiting.remove(id)
+    if other is not None:
+        _leave(parts, id, other)
+
+
+def _leave(parts: Parts, id: AskId, group: GroupId) -> None:
+    """A group goes on without an ask that became a member of another group."""
+    record = parts.groups.record(group)
+    left = tuple(filter(None, (_without(members, id) for members in record.group.alternatives)))
+    if left:
+        _become(parts, replace(record.group, alternatives=left))
+    else:
+        parts.groups.ended(group)
+
+
+def _without(members: Iterable[Ask], id: AskId) -> tuple[Ask, ...]:
+    return tuple(member for member in members if member.id != id)

@@ -1,0 +1,144 @@
+"""Groups in the oracle: which alternative fits, found by trying all assignments, and members that come and go.
+
+Rule: simple and slow. With the chosen members placed, neither a rule nor the strategy refuses any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+from stead.engine import reasons
+from stead.language.asks import Ask, AskId, Group, Strategy
+from stead.language.nodes import NodeId
+
+if TYPE_CHECKING:
+    from tests.oracle import Oracle
+
+RELATIVE = (
+    reasons.NotNear,
+    reasons.TargetDead,
+    reasons.TooNear,
+    reasons.NoAlternativeHolds,
+    reasons.KeptAway,
+    reasons.Skewed,
+)
+
+
+def fits_group(oracle: Oracle, group: Group) -> int | None:
+    """The first alternative with a valid assignment of enough members, found by trying all. If none is needed any
+    more, one member must fit alone."""
+    begun = any(member.id in oracle.held for members in group.alternatives for member in members)
+    for index, members in enumerate(group.alternatives):
+        missing = [member for member in members if member.id not in oracle.held]
+        if begun and len(missing) == len(members):
+            continue
+        needed = needed_of(oracle, group, index)
+        each = [[node for node in oracle.places if not _fixed_obstacles(oracle, member, node)] for member in missing]
+        for nodes in product(*([*fitting, None] for fitting in each)):
+            chosen = {member.id: node for member, node in zip(missing, nodes, strict=True) if node is not None}
+            enough = len(chosen) >= needed if needed else len(chosen) == 1
+            if enough and group_holds(oracle, group, chosen):
+                return index
+    return None
+
+
+def needed_of(oracle: Oracle, group: Group, alternative: int) -> int:
+    """How many more members of an alternative must be placed at once."""
+    members = group.alternatives[alternative]
+    least = len(members) if group.min_available is None else group.min_available
+    return max(0, least - sum(member.id in oracle.held for member in members))
+
+
+def group_follows(oracle: Oracle, group: Group, assignment: Mapping[AskId, NodeId], needed: int) -> bool:
+    """Whether at least `needed` members can be placed at once by the assignment, and the others one by one after
+    them."""
+    if needed > 0:
+        some = [part for size in range(needed, len(assignment) + 1) for part in combinations(assignment, size)]
+    else:
+        some = [(id,) for id in assignment]
+    for part in some:
+        if group_holds(oracle, group, {id: assignment[id] for id in part}):
+            rest = {id: node for id, node in assignment.items() if id not in part}
+            for id in part:
+                oracle.hold(_member(group, id), assignment[id], 0)
+            follows = not rest or group_follows(oracle, group, rest, 0)
+            for id in part:
+                oracle.lose(id)
+            if follows:
+                return True
+    return False
+
+
+def group_holds(oracle: Oracle, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
+    """Whether the assignment is valid: with all members placed, neither a rule nor the strategy refuses any."""
+    if not _strategies_hold(oracle, group, assignment):
+        return False
+    members = [_member(group, id) for id in assignment]
+    try:
+        for member in members:
+            if _fixed_obstacles(oracle, member, assignment[member.id]):
+                return False
+            oracle.hold(member, assignment[member.id], 0)
+        return not any(
+            isinstance(reason, RELATIVE)
+            for member in members
+            for reason in oracle.obstacles(member, 0, assignment[member.id])
+        )
+    finally:
+        for member in members:
+            oracle.lose(member.id)
+
+
+def _fixed_obstacles(oracle: Oracle, member: Ask, node: NodeId) -> list[reasons.Reason]:
+    """The reasons against a node that other members cannot remove."""
+    return [reason for reason in oracle.obstacles(member, 0, node) if not isinstance(reason, RELATIVE)]
+
+
+def _member(group: Group, id: AskId) -> Ask:
+    return next(member for members in group.alternatives for member in members if member.id == id)
+
+
+def _strategies_hold(oracle: Oracle, group: Group, assignment: Mapping[AskId, NodeId]) -> bool:
+    everywhere = dict(assignment)
+    for members in group.alternatives:
+        everywhere |= {member.id: oracle.held[member.id].node for member in members if member.id in oracle.held}
+    for key, strategy in (("node_id", group.strategy), *group.topology):
+        for id in assignment:
+            mine = oracle.places[assignment[id]].labels.get(key)
+            theirs = [oracle.places[node].labels.get(key) for other, node in everywhere.items() if other != id]
+            if strategy in (Strategy.STRICT_PACK, Strategy.STRICT_SPREAD) and mine is None:
+                return False
+            if strategy == Strategy.STRICT_PACK and any(domain != mine for domain in theirs):
+                return False
+            if strategy == Strategy.STRICT_SPREAD and mine in theirs:
+                return False
+    return True
+
+
+def change_group(oracle: Oracle, group: Group) -> None:
+    """Members join and leave; those that are placed keep their places."""
+    before = oracle.members_of(group.id)
+    now = {member.id: member for members in group.alternatives for member in members}
+    if (group.id in oracle.asks) or any(id in oracle.groups for id in now):
+        return
+    if group.id not in oracle.groups:
+        oracle.arrived(group.id)
+    oracle.groups[group.id] = group
+    for id, member in now.items():
+        other = oracle.member_of.get(id)
+        oracle.asks[id], oracle.member_of[id] = member, group.id
+        oracle.submitted.pop(id, None)
+        oracle.over.discard(id)
+        if other is not None and other != group.id:
+            left = [[each for each in members if each.id != id] for members in oracle.groups[other].alternatives]
+            if any(left):
+                oracle.groups[other] = replace(oracle.groups[other], alternatives=tuple(map(tuple, filter(None, left))))
+            else:
+                oracle.forget(other)
+    for id in before:
+        if id not in now:
+            del oracle.member_of[id]
+            oracle.forget(id)
