@@ -6,7 +6,6 @@ Rule: this file tells the story of a decision in order. Its steps and its state 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from itertools import groupby, islice
 from math import inf
 from typing import Any
@@ -24,7 +23,7 @@ from stead.engine.decisions import (
     Waiting,
 )
 from stead.engine.explain.by_plugin import PluginRefusal, refusals_by_plugin
-from stead.engine.explain.explanations import Explanation, explain_group, explain_placed, explain_waiting
+from stead.engine.explain.explanations import Explanation, explain_pending, explain_placed
 from stead.engine.explain.verdicts import feasible, short_verdicts
 from stead.engine.facts import (
     AskEnded,
@@ -56,7 +55,7 @@ from stead.engine.groups.lifecycle import GroupShape, WhyNot
 from stead.engine.groups.timeouts import release_late
 from stead.engine.parts import Parts
 from stead.engine.placing import announce, place_in_turn, place_run
-from stead.engine.preempting.deciding import make_room, place_nominated
+from stead.engine.preempting.deciding import make_room, make_room_for_group, place_nominated
 from stead.engine.restart.assumed import assume
 from stead.engine.restart.checkpoints import Checkpoint, restore, save
 from stead.engine.rules import dead_required_nodes
@@ -358,6 +357,7 @@ class Engine:
                 nodes = map(board.node_id, placing.rows)
                 gangs.setdefault(group, []).extend(zip(ids, nodes, strict=True))
         for group, members in gangs.items():
+            parts.preemption.forget(member.id for member in parts.groups.record(group).group.all_members)
             parts.groups.took(group, 0, self.now)
             parts.taint_times.all_placed((id for id, _ in members), self.now)
             decisions.append(GroupPlaced(group, 0, tuple(members)))
@@ -380,10 +380,14 @@ class Engine:
 
     def _decide_group(self, shape: GroupShape, id: GroupId, decisions: list[Decision]) -> int:
         parts, board = self._parts, self._parts.board
+        if parts.preemption.waits_for_places(id):
+            parts.waiting.sleep(shape, shape.columns(board), shape.hopes(board))
+            return 0
         placed = parts.holds.open_to(id, lambda: parts.groups.place(id, self.now))
         if placed is None:
-            parts.waiting.sleep(shape, shape.columns(board), shape.hopes(board))
             self._report_waiting(shape, parts.groups.why_not(id), decisions)
+            decisions += make_room_for_group(parts, id)
+            parts.waiting.sleep(shape, shape.columns(board), shape.hopes(board))
             return 0
         alternative, placements = placed
         for placement in placements:
@@ -432,27 +436,11 @@ class Engine:
     def explain(self, what: AskId | GroupId | Ask | Group) -> Explanation:
         """Why work is pending and what would make it fit, or why it is on its node. You can also pass work that was
         never submitted."""
-        return self._explained(what).naming(self._parts.board.fleet)
-
-    def _explained(self, what: AskId | GroupId | Ask | Group) -> Explanation:
         board = self._parts.board
-        if isinstance(what, str):
-            if what in board.work.placements.map:
-                return explain_placed(board, what)
-            what = self.item(what)
-        twin = board.fork(lasting=False)
-        if isinstance(what, Group):
-            record = self._parts.groups.records.map.get(what.id)
-            return explain_group(twin, what, record)
-        if what.id in twin.work.placements.map:
-            twin.lift(what.id)  # an ask does not block itself
-        nomination = twin.work.nominations.map.get(what.id)
-        if nomination is None:
-            return explain_waiting(twin, what)
-        twin.end_nomination(what.id)
-        ending = self._parts.preemption.ending_on(nomination.row)
-        node = board.node_id(nomination.row)
-        return replace(explain_waiting(twin, what), nominated=node, ending=ending)
+        if isinstance(what, str) and what in board.work.placements.map:
+            return explain_placed(board, what).naming(board.fleet)
+        found = explain_pending(self._parts, self.item(what) if isinstance(what, str) else what)
+        return found.naming(board.fleet)
 
     def refusals_by_plugin(self, ask: Ask) -> tuple[PluginRefusal, ...]:
         """Why no node takes the ask now, counted as kube-scheduler counts."""

@@ -7,7 +7,7 @@ it gets is part of its shape (`shape_key`); its id, priority, deadline and owner
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypedDict, Unpack, cast
 
@@ -441,7 +441,7 @@ class Group:
             alternatives.
         strategy: Where the members are relative to each other, by node.
         topology: The same by label key: pairs of a key and its strategy.
-        priority: Higher goes first.
+        priority: Higher goes first. It is the priority of every member.
         deadline: When to refuse it if it is still pending, on the engine's clock.
         owner: Who it belongs to. Placement ignores it.
         min_available: How many members must be placed at once; None means all. It may be more than there are members
@@ -468,6 +468,9 @@ class Group:
     def __post_init__(self) -> None:
         if not self.alternatives or not all(self.alternatives):
             raise Invalid(f"group {self.id!r} has no members; give at least one bundle, for example {{'CPU': 1}}")
+        if any(member.priority != self.priority for member in self.all_members):
+            ranked = (tuple(replace(each, priority=self.priority) for each in members) for members in self.alternatives)
+            object.__setattr__(self, "alternatives", tuple(ranked))
         ids = [self.id, *(member.id for member in self.all_members)]
         if len(set(ids)) < len(ids):
             raise Invalid(

@@ -20,6 +20,7 @@ from stead.engine.explain.verdicts import refused_sets, verdict
 from stead.engine.fleet import Fleet
 from stead.engine.groups.lifecycle import GroupRecord
 from stead.engine.groups.search import count_fitting, first_without_place, place_team
+from stead.engine.parts import Parts
 from stead.engine.reasons import Reason
 from stead.engine.shapes import Shape
 from stead.language.asks import Ask, AskId, Group
@@ -68,7 +69,7 @@ class Explanation:
         runners_up: For placed work, the scores of the next best nodes.
         members: For a group, the explanations of its members.
         together: For a group, whether as many members as it needs would fit at the same time.
-        nominated: The node where a place is kept for it until other work there has ended.
+        nominated: The node where a place is kept for it until other work there has ended; of a group, the first one.
         ending: Ids of that other work.
         policy: How nodes are chosen for it.
         crowded_out: For a group whose members fit alone but not together, the first member that fits no node once the
@@ -127,6 +128,23 @@ class Explanation:
         names, *of_members = [{id: fleet.titles[id] for id in ids} for ids in found]
         members = (replace(each, names=own) for each, own in zip(self.members, of_members, strict=True))
         return replace(self, names=names, members=tuple(members))
+
+
+def explain_pending(parts: Parts, what: Ask | Group) -> Explanation:
+    """Why work is pending, without the places that are kept for it, and for what these wait."""
+    twin = parts.board.fork(lasting=False)
+    ids = [member.id for member in what.all_members] if isinstance(what, Group) else [what.id]
+    kept = [twin.end_nomination(id) for id in ids if id in parts.board.work.nominations.map]
+    if isinstance(what, Group):
+        found = explain_group(twin, what, parts.groups.records.map.get(what.id))
+    else:
+        if what.id in twin.work.placements.map:
+            twin.lift(what.id)  # an ask does not block itself
+        found = explain_waiting(twin, what)
+    if not kept:
+        return found
+    ending = parts.preemption.ending_on(*dict.fromkeys(each.row for each in kept))
+    return replace(found, nominated=twin.node_id(kept[0].row), ending=ending)
 
 
 def explain_waiting(board: Board, ask: Ask) -> Explanation:

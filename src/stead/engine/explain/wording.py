@@ -161,9 +161,12 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
 
 def nomination(node: NodeId, ending: Sequence[str], names: Names = NO_NAMES) -> str:
     """``A place on node-1 is kept for it until web-1 and web-2 have ended.``"""
+    return f"A place on {_called(node, names)} is kept for it{_until_ended(ending)}."
+
+
+def _until_ended(ending: Sequence[str]) -> str:
     what = first_few(map(short_id, ending)) if len(ending) > ENDING_MAX else joined(map(short_id, ending))
-    has = "has" if len(ending) == 1 else "have"
-    return f"A place on {_called(node, names)} is kept for it" + (f" until {what} {has} ended." if ending else ".")
+    return f" until {what} {'has' if len(ending) == 1 else 'have'} ended" if ending else ""
 
 
 def change(
@@ -340,4 +343,6 @@ def _group(found: Explanation) -> str:
         lines.append(f"With the members before it placed, {member}: {verdict(alone)}")
     if quorum is not None and not (found.together and quorum.placed + quorum.fitting >= quorum.members):
         lines.append(_quorum(quorum))
+    if found.nominated:
+        lines.append(f"Places are kept for its members{_until_ended(found.ending)}.")
     return "\n".join(lines)

@@ -5,23 +5,60 @@ Rule: pending work is handled in its order. Equal work that finds no room ends t
 
 from __future__ import annotations
 
-from stead.engine.decisions import Decision
+from collections.abc import Sequence
+
+from stead.engine.decisions import Decision, GroupPlaced, NominationEnded
 from stead.engine.parts import Parts
 from stead.engine.placing import announce
 from stead.engine.shapes import Shape
-from stead.language.asks import Ask
+from stead.engine.work import Placement
+from stead.language.asks import Ask, GroupId
 
 
 def place_nominated(parts: Parts) -> list[Decision]:
     """Place the nominated work that fits on its node now."""
     fitting, decisions = parts.preemption.ready()
-    for nomination in fitting:
-        ask, row = nomination.ask, nomination.row
-        demand = parts.board.shape_of(ask).demands[nomination.choice]
-        parts.stop_waiting(ask.id)
-        parts.board.place(ask, demand, row, nomination.moment, nomination.turn)
-        decisions += announce(parts, demand, [ask.id], [row])
+    for team in fitting:
+        first = team[0]
+        if first.group is not None:
+            decisions += _place_group(parts, first.group, team)
+            continue
+        demand = parts.board.shape_of(first.ask).demands[first.choice]
+        parts.stop_waiting(first.ask.id)
+        parts.board.place(first.ask, demand, first.row, first.moment, first.turn)
+        decisions += announce(parts, demand, [first.ask.id], [first.row])
     return decisions
+
+
+def _place_group(parts: Parts, id: GroupId, team: Sequence[Placement]) -> list[Decision]:
+    """Place the members of a group for which places were kept; nothing if they are not enough any more."""
+    board, record = parts.board, parts.groups.record(id)
+    parts.preemption.forget(each.ask.id for each in team)
+    alternative = next(n for n, members in enumerate(record.group.alternatives) if team[0].ask in members)
+    if len(team) < record._replace(alternative=alternative).needed(board):
+        return [NominationEnded(each.ask.id, board.node_id(each.row)) for each in team]
+    for each in team:
+        demand = board.shape_of(each.ask).demands[each.choice]
+        placement = board.place(each.ask, demand, each.row, each.moment, each.turn, id)
+        parts.taint_times.placed(placement, parts.now)
+    parts.groups.took(id, alternative, parts.now)
+    return [GroupPlaced(id, alternative, tuple((each.ask.id, board.node_id(each.row)) for each in team))]
+
+
+def make_room_for_group(parts: Parts, id: GroupId) -> list[Decision]:
+    """Nominate as many members of a group as it needs, and evict what is in their way; or nothing at all."""
+    record, line, preemption = parts.groups.record(id), parts.waiting.line_of(id), parts.preemption
+    for tried in record.open():
+        team = tried.team(parts.board)
+        if not 0 < team.needed <= len(team.members):
+            continue
+        if not all(preemption.may_help(member.ask) for member in team.members):
+            continue
+        plan = preemption.room_for_group(team, record.group.priority)
+        if plan is not None:
+            made = (preemption.take(member.ask, room, line, id) for member, room in plan.rooms)
+            return [decision for decisions in made for decision in decisions]
+    return []
 
 
 AS_PLACEMENTS = 8

@@ -14,7 +14,9 @@ from stead.engine.board import Board
 from stead.engine.columns.sharing import Sheet
 from stead.engine.decisions import Decision, NominationEnded, Preempted
 from stead.engine.fleet import Nodes
+from stead.engine.groups.search import Team
 from stead.engine.preempting.evictable import Evictable
+from stead.engine.preempting.for_groups import Plan, RoomForGroup
 from stead.engine.preempting.protection import Protection
 from stead.engine.preempting.ranking import Sources
 from stead.engine.preempting.search import Rankings, Room, open_after_evictions, room_for
@@ -95,11 +97,16 @@ class Preemption:
         """Work on this row has a new time of start."""
         self._table.look_again(row)
 
-    def ending_on(self, row: int) -> tuple[AskId, ...]:
-        """The work that is being stopped on a row."""
-        return tuple(id for id in self._board.work.residents.read(row) if id in self.ending.map)
+    def ending_on(self, *rows: int) -> tuple[AskId, ...]:
+        """The work that is being stopped on these rows."""
+        residents = self._board.work.residents
+        return tuple(id for row in rows for id in residents.read(row) if id in self.ending.map)
 
     # -- nominations
+
+    def waits_for_places(self, group: GroupId) -> bool:
+        """Whether places are kept for members of a group."""
+        return any(each.group == group for each in self._board.work.nominations.map.values())
 
     def nominate(self, ask: Ask, demand: Demand, row: int, line: Line, group: GroupId | None = None) -> None:
         """Keep a place for pending work."""
@@ -125,37 +132,42 @@ class Preemption:
         kept = [each for each in self._board.work.nominations.map.values() if each.row == row]
         return [ended for each in kept for ended in self._end(each)]
 
-    def ready(self) -> tuple[list[Placement], list[Decision]]:
-        """The nominations whose work fits now, highest priority first, and those that have ended because their work
-        cannot fit there any more. Only rows that changed since the last call are looked at."""
+    def ready(self) -> tuple[list[list[Placement]], list[Decision]]:
+        """The nominations whose work fits now, highest priority first; those of a group together. Also those that have
+        ended, because their work cannot fit there any more. Only rows that changed since the last call are looked
+        at."""
         nominations, fleet = self._board.work.nominations.map, self._board.fleet
         changed = None if self._settled is None else fleet.touched.since(self._settled)
         self._settled = fleet.touched.end
         if not nominations:
             return [], []
         rows: Collection[int] | None = None if changed is None else frozenset(changed)
-        sources, fitting, ended = self._sources(), list[Placement](), list[Decision]()
+        sources, fitting, ended = self._sources(), list[list[Placement]](), list[Decision]()
         open_to: dict[Demand, Nodes] = {}
-        for each in sorted(nominations.values(), key=_order):
-            if each.ask.id not in self._board.work.nominations.map:
-                continue  # ended with its group
-            demand = self._board.shape_of(each.ask).demands[each.choice]
-            if demand not in open_to:
-                open_to[demand] = open_after_evictions(sources, demand)
-            if not open_to[demand] >> each.row & 1:
-                ended += self._end(each)
-            elif rows is None or each.row in rows:
-                if self._fits(each, demand):
-                    fitting.append(each)
-                elif not (self._waits_for_something(each) and self._has_enough_later(each)):
-                    ended += self._end(each)
+        for team in _teams(nominations.values()):
+            demands = [self._board.shape_of(each.ask).demands[each.choice] for each in team]
+            for demand in demands:
+                if demand not in open_to:
+                    open_to[demand] = open_after_evictions(sources, demand)
+            if not all(open_to[demand] >> each.row & 1 for each, demand in zip(team, demands, strict=True)):
+                ended += self._end(team[0])
+            elif rows is None or any(each.row in rows for each in team):
+                misfits = self._misfits(team, demands)
+                if not misfits:
+                    fitting.append(team)
+                elif not all(self._waits_for_something(each) and self._has_enough_later(each) for each in misfits):
+                    ended += self._end(team[0])
         return fitting, ended
 
-    def _fits(self, nomination: Placement, demand: Demand) -> bool:
-        """Whether the work fits on its node now."""
-        with self._board.attempt():
-            self._board.end_nomination(nomination.ask.id)
-            return bool(self._board.standing(demand).candidates() >> nomination.row & 1)
+    def _misfits(self, team: Sequence[Placement], demands: Sequence[Demand]) -> list[Placement]:
+        """Those that do not fit on their nodes now, if the others are there."""
+        found = []
+        for each, demand in zip(team, demands, strict=True):
+            with self._board.attempt():
+                self._board.end_nomination(each.ask.id)
+                if not self._board.standing(demand).candidates() >> each.row & 1:
+                    found.append(each)
+        return found
 
     def _waits_for_something(self, nomination: Placement) -> bool:
         """Whether work is ending on its node."""
@@ -193,6 +205,20 @@ class Preemption:
         room = room_for(self._sources(), self._rankings, shape, ask.priority)
         return [] if room is None else self.take(ask, room, line)
 
+    def room_for_group(self, team: Team, priority: int) -> Plan | None:
+        """Where enough members of a group fit once others are evicted."""
+        return RoomForGroup(self._rankings, team, priority, self._mark).cheapest()
+
+    def _mark(self, ids: Iterable[AskId], is_ending: bool) -> Sources:
+        """For a search: this work is to be evicted, or not after all."""
+        for id in ids:
+            if is_ending:
+                self.will_end(id)
+            else:
+                del self.ending.write()[id]
+                self._look_again(self._board.work.placements.map[id].row)
+        return self._sources()
+
     def take(self, ask: Ask, room: Room, line: Line, group: GroupId | None = None) -> list[Decision]:
         """Nominate the work, and evict what is in its way."""
         board = self._board
@@ -228,6 +254,14 @@ class Preemption:
     def _look_again(self, row: int) -> None:
         self._table.look_again(row)
         self._board.fleet.touched.add(row)  # a nomination there may have become useless
+
+
+def _teams(nominations: Iterable[Placement]) -> Iterable[list[Placement]]:
+    """The nominations in the order of their work; those of a group together."""
+    teams: dict[str, list[Placement]] = {}
+    for each in sorted(nominations, key=_order):
+        teams.setdefault(each.group or each.ask.id, []).append(each)
+    return teams.values()
 
 
 def _order(placement: Placement) -> tuple[int, float, int]:
