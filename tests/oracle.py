@@ -216,6 +216,9 @@ class Oracle:
             case facts.AskRunning(ask, node):
                 if self.placed.get(ask.id) != node:
                     self.place(ask, node)
+            case facts.AskChanged(ask):
+                if ask.id in self.placed:
+                    self.change(ask)
             case facts.AskLost(id):
                 self.lose(id)
             case facts.AskEnded(id) | facts.GroupEnded(id):
@@ -277,6 +280,14 @@ class Oracle:
     def hold(self, ask: Ask, node: NodeId, choice: int) -> None:
         self.held[ask.id] = Held(ask, node, choice)
         self.places[node].take(self.held[ask.id])
+
+    def change(self, ask: Ask) -> None:
+        """A placed ask is now this, where it is."""
+        before = self.held[ask.id]
+        self.lose(ask.id)
+        self.over.discard(ask.id)
+        self.asks[ask.id] = ask
+        self.hold(ask, before.node, min(before.choice, len(ask.choices) - 1))
 
     def lose(self, id: AskId) -> None:
         if id in self.held:

@@ -114,6 +114,7 @@ FACTS: list[f.Fact] = [
     f.AsksSubmitted(RICH, 3, 40),
     f.AskRunning(RICH, "n"),
     f.AskRunning(RICH, "n", 12.5),
+    f.AskChanged(RICH),
     f.AskEnding("a-1"),
     f.EvictionFailed("a-1"),
     f.AskNominated("a-1", "n"),

@@ -8,6 +8,7 @@ import pytest
 
 from stead.engine.engine import Engine
 from stead.engine.facts import (
+    AskChanged,
     AskEnded,
     AskEnding,
     AskLost,
@@ -86,6 +87,7 @@ FACTS: list[tuple[Fact, ...]] = [
     (AskSubmitted(ask("gone", 1)),),
     (AskEnded("m0"),),
     (AskLost("w1"),),
+    (AskChanged(ask("w1", 2, gpu=0.5, labels=WEB)),),
     (AskEnding("w1"),),
     (EvictionFailed("w1"),),
     (AskNominated("waits", "n1"),),

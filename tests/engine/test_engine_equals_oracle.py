@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stead.engine.engine import Engine
 from stead.engine.facts import (
+    AskChanged,
     AskEnded,
     AskLost,
     AskRunning,
@@ -164,6 +165,17 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     def run_elsewhere(self, ask: Ask, id: str) -> None:
         """The cluster runs work that the engine did not place, or placed elsewhere."""
         self._run(self.oracle.asks.get(ask.id, ask), id)
+
+    @rule(ask=asks(choice_count_max=1), data=st.data())
+    def change(self, ask: Ask, data: st.DataObject) -> None:
+        """Placed work is described differently: other amounts, labels or rules."""
+        placed = sorted(id for id in self.oracle.placed if id not in self.oracle.member_of)
+        assume(placed)
+        changed = _named(ask, data.draw(st.sampled_from(placed)))
+        place = self.oracle.places[self.oracle.placed[changed.id]]
+        resources = changed.choices[0].resources
+        assume(all(place.fits_now(name, need) for name, need in resources.items()))
+        self.advance(AskChanged(changed))
 
     def _run(self, ask: Ask, id: str) -> None:
         assume(id in self.oracle.places)

@@ -7,16 +7,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
-from stead.engine.decisions import GroupPlaced, Placed, Verdict, Waiting
-from stead.engine.facts import AskEnded, AskLost, AskRunning, AskSubmitted, Fact, NodeJoined, NodeLeft
+from stead.engine.decisions import GroupPlaced, NominationEnded, Placed, Preempted, Verdict, Waiting
+from stead.engine.facts import (
+    AskChanged,
+    AskEnded,
+    AskEnding,
+    AskLost,
+    AskNominated,
+    AskRunning,
+    AskSubmitted,
+    BudgetChanged,
+    BudgetEnded,
+    EvictionFailed,
+    Fact,
+    NodeJoined,
+    NodeLeft,
+)
 from stead.kubernetes.api.binding import BindResult, Outcome
+from stead.kubernetes.budgets import budget_of
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.podspec import node_of
 from stead.kubernetes.templates import Pod, Templates
+from stead.language.budgets import Budget
+from stead.language.labels import Labels
 from stead.language.nodes import Node
 from tests.kubernetes import objects
 
@@ -97,6 +116,18 @@ def short(facts: Sequence[Fact]) -> list[tuple[str, ...]]:
                 found.append(("running", ask.id, where))
             case AskEnded(id):
                 found.append(("ended", id))
+            case AskChanged(ask):
+                found.append(("changed", ask.id))
+            case AskEnding(id):
+                found.append(("ending", id))
+            case AskNominated(id, where):
+                found.append(("nominated", id, where))
+            case EvictionFailed(id, is_final):
+                found.append(("not evicted", id, "for good" if is_final else "now"))
+            case BudgetChanged(budget):
+                found.append(("budget", budget.id, str(budget.allowed)))
+            case BudgetEnded(id):
+                found.append(("no budget", id))
             case AskLost(id):
                 found.append(("lost", id))
     return found
@@ -182,7 +213,20 @@ def test_a_running_pod_whose_labels_change_is_counted_anew(cluster: KubeCluster)
     cluster.pods_changed([pod("a", "n1")])
     news(cluster)
     cluster.pods_changed([pod("a", "n1", labels={"app": "web"})])
-    assert news(cluster) == [("ended", "default/a"), ("running", "default/a", "n1")]
+    assert news(cluster) == [("changed", "default/a")]
+
+
+def test_a_running_pod_is_reported_again_when_its_start_is_known(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([pod("a", "n1")])
+    news(cluster)
+    started = msgspec.structs.replace(pod("a", "n1"), start_time="2026-05-04T12:00:00Z")
+    cluster.pods_changed([started])
+    (fact,) = cluster.facts()
+    assert isinstance(fact, AskRunning)
+    assert fact.started == datetime(2026, 5, 4, 12, tzinfo=UTC).timestamp()
+    cluster.pods_changed([started])
+    assert not news(cluster)
 
 
 def test_a_terminating_pod_stays_on_its_node_until_it_is_gone(cluster: KubeCluster) -> None:
@@ -190,7 +234,7 @@ def test_a_terminating_pod_stays_on_its_node_until_it_is_gone(cluster: KubeClust
     cluster.pods_changed([pod("a", "n1")])
     news(cluster)
     cluster.pods_changed([pod("a", "n1", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})])
-    assert news(cluster) == [("ended", "default/a"), ("running", "default/a", "n1")]
+    assert news(cluster) == [("changed", "default/a"), ("ending", "default/a")]
     cluster.pods_deleted(["default/a"])
     assert news(cluster) == [("ended", "default/a")]
 
@@ -393,3 +437,80 @@ def test_a_new_engine_gets_the_whole_cluster(binding: KubeCluster) -> None:
     binding.pods_changed([pod("b", "n1"), pod("c", "gone"), pod("d", scheduler="other")])
     binding.start_over()
     assert news(binding) == [("joined", "n1"), ("submitted", "default/a"), ("running", "default/b", "n1")]
+
+
+# Preemption
+
+
+def victim(name: str) -> Pod:
+    return pod(name, "n1")
+
+
+def test_victims_are_deleted_for_a_pod_that_is_still_there(cluster: KubeCluster, calls: Recorder) -> None:
+    cluster.pods_changed([pod("urgent"), victim("low")])
+    cluster.preempt(Preempted("default/urgent", "n1", ("default/low", "default/gone")))
+    assert calls.calls == [("preempt", "default/urgent", "n1", "default/low")]
+    cluster.end_nomination(NominationEnded("default/urgent", "n1"))
+    cluster.pods_deleted(["default/urgent"])
+    cluster.preempt(Preempted("default/urgent", "n1", ("default/low",)))
+    cluster.end_nomination(NominationEnded("default/urgent", "n1"))
+    assert calls.calls[1:] == [("end nomination", "default/urgent")]
+
+
+def test_a_nomination_from_before_the_start_is_reported_once(cluster: KubeCluster) -> None:
+    nominated = msgspec.structs.replace(pod("urgent"), nominated="n1")
+    cluster.pods_changed([nominated])
+    assert news(cluster) == [("submitted", "default/urgent"), ("nominated", "default/urgent", "n1")]
+    cluster.pods_changed([msgspec.structs.replace(nominated, nominated="n2")])
+    assert not news(cluster), "this process wrote it"
+
+
+def test_a_victim_that_was_not_deleted_goes_on_unless_it_is_being_deleted(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    low = victim("low")
+    cluster.pods_changed([low])
+    news(cluster)
+    cluster.not_evicted(low, is_final=True)
+    cluster.not_evicted(low, is_final=False)
+    assert news(cluster) == [("not evicted", "default/low", "for good"), ("not evicted", "default/low", "now")]
+    cluster.not_evicted(pod("low", "n1", uid="older"), is_final=True)
+    cluster.pods_changed([pod("low", "n1", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})])
+    news(cluster)
+    cluster.not_evicted(low, is_final=True)
+    assert not news(cluster)
+
+
+def test_budgets_are_reported_when_they_change_and_to_a_new_engine(cluster: KubeCluster) -> None:
+    def budget(name: str, allowed: int) -> Budget:
+        metadata = {"namespace": "default", "name": name}
+        spec = {"selector": {"matchLabels": {"app": name}}}
+        return budget_of({"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}})
+
+    cluster.all_budgets([budget("db", 1), budget("web", 2)])
+    cluster.budget_changed(budget("db", 1))
+    assert news(cluster) == [("budget", "default/db", "1"), ("budget", "default/web", "2")]
+    cluster.all_budgets([budget("db", 0)])
+    assert news(cluster) == [("no budget", "default/web"), ("budget", "default/db", "0")]
+    cluster.start_over()
+    assert news(cluster) == [("budget", "default/db", "0")]
+    cluster.budget_deleted("default/db")
+    assert news(cluster) == [("no budget", "default/db")]
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_beta", "protects"),
+    [
+        ({"matchLabels": {"app": "db"}}, False, True),
+        ({"matchLabels": {"app": "web"}}, False, False),
+        ({}, False, True),
+        ({}, True, False),
+        (None, False, False),
+        ({"matchExpressions": [{"key": "app", "operator": "Is"}]}, False, False),
+    ],
+)
+def test_a_budget_protects_what_its_selector_matches(selector: Any, is_beta: bool, protects: bool) -> None:
+    spec = {} if selector is None else {"selector": selector}
+    found = budget_of({"metadata": {"namespace": "default", "name": "db"}, "spec": spec}, is_beta)
+    assert found.protects("default", Labels({"app": "db"})) == protects
+    assert not found.protects("other", Labels({"app": "db"}))
+    assert found.allowed == 0

@@ -26,6 +26,7 @@ from stead.engine.explain.by_plugin import PluginRefusal, refusals_by_plugin
 from stead.engine.explain.explanations import Explanation, explain_pending, explain_placed
 from stead.engine.explain.verdicts import feasible, short_verdicts
 from stead.engine.facts import (
+    AskChanged,
     AskEnded,
     AskEnding,
     AskLost,
@@ -573,6 +574,7 @@ _APPLY: dict[type, Callable[[Engine, Any], None]] = {
     NodeUsed: Engine._node_used,
     AsksSubmitted: lambda engine, fact: engine._asks_submitted(fact.each()),
     AskRunning: Engine._ask_running,
+    AskChanged: lambda engine, fact: engine._parts.change(fact.ask),
     AskEnded: Engine._ask_ended,
     AskLost: Engine._ask_lost,
     AskEnding: lambda engine, fact: engine._parts.preemption.is_ending(fact.ask),

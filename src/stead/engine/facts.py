@@ -161,6 +161,14 @@ class AskLost:
 
 
 @dataclass(frozen=True, slots=True)
+class AskChanged:
+    """Placed work is now described like this; it keeps its place. Ignored if it is not placed."""
+
+    ask: Ask
+    """The work."""
+
+
+@dataclass(frozen=True, slots=True)
 class AskEnding:
     """The work is being stopped: it ends soon, and uses its node until then."""
 
@@ -241,6 +249,7 @@ Fact = (
     | AskRunning
     | AskEnded
     | AskLost
+    | AskChanged
     | AskEnding
     | EvictionFailed
     | AskNominated

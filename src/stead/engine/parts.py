@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stead.engine.board import Board
+from stead.engine.columns.change_log import Column
 from stead.engine.groups.lifecycle import Groups
 from stead.engine.preempting.preemption import Preemption
 from stead.engine.settings import Settings
@@ -83,6 +84,23 @@ class Parts:
         self.timers.left(id)
         self.preemption.left(id)
         return self.board.lift(id)
+
+    def change(self, ask: Ask) -> None:
+        """Describe placed work differently, where it is."""
+        board, known = self.board, self.board.work.placements.map.get(ask.id)
+        if known is None:
+            return
+        board.work.note_known(board.fleet, (ask,))
+        demand = board.shape_of(ask).demands[min(known.choice, len(ask.choices) - 1)]
+        with board.attempt() as tried:  # what it still uses is not free in between, so that wakes nothing
+            board.lift(ask.id)
+            now = board.place(ask, demand, known.row, known.moment, known.turn, known.group, known.started)
+            tried.keep()
+        for resource, need in known.ask.choices[known.choice].resources.items():
+            if need > ask.choices[demand.index].resources.get(resource):
+                board.fleet.news.add((Column("free", resource), known.row))
+        self.timers.evictions.drop_all(ask.id)
+        self.taint_times.placed(now, self.now)
 
     def stop_waiting(self, *ids: str) -> None:
         """Remove items of one line from the queue, and the places that are kept for them."""

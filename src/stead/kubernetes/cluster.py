@@ -26,6 +26,7 @@ from stead.engine.decisions import (
     Waiting,
 )
 from stead.engine.facts import (
+    AskChanged,
     AskEnded,
     AskEnding,
     AskLost,
@@ -295,20 +296,18 @@ class KubeCluster:
             self._forget(pod.key)
             return
         assert pod.ask is not None, "a pod with a node is read leniently"
-        if before is not None and before.node == node and before.pod.ask == pod.ask:
-            if before.pod.start_time != pod.start_time:
-                self._reported[pod.key] = Reported(pod, node)
-                self._facts.append(AskRunning(pod.ask, node, _started(pod)))
-            return
-        if before is None or before.node is None:
-            self._unschedulable.discard(pod.key)
-            self.writes.forget(pod)
-        elif before.pod.ask != pod.ask:
-            self._facts.append(AskEnded(pod.key))
         self._reported[pod.key] = Reported(pod, node)
-        self._pending.discard(pod.key)
-        self._facts.append(AskRunning(pod.ask, node, _started(pod)))
-        if pod.is_deleting:
+        if before is None or before.node != node:
+            self._unschedulable.discard(pod.key)
+            self._pending.discard(pod.key)
+            self.writes.forget(pod)
+            self._facts.append(AskRunning(pod.ask, node, _started(pod)))
+        else:
+            if before.pod.ask != pod.ask:
+                self._facts.append(AskChanged(pod.ask))
+            if before.pod.start_time != pod.start_time:
+                self._facts.append(AskRunning(pod.ask, node, _started(pod)))
+        if pod.is_deleting and not (before is not None and before.pod.is_deleting):
             self._facts.append(AskEnding(pod.key))
 
     def _is_ours(self, pod: Pod) -> bool:

@@ -31,6 +31,7 @@ from stead.engine.decisions import (
 from stead.engine.explain import wording
 from stead.engine.explain.wording import NO_NAMES, Names
 from stead.engine.facts import (
+    AskChanged,
     AskEnded,
     AskEnding,
     AskLost,
@@ -78,7 +79,7 @@ class EventKind(StrEnum):
         RESIZED: The capacity of a node changed.
         USED: The use of a node by work that stead does not manage changed.
         SUBMITTED: Work was submitted.
-        CHANGED: Members joined or left a group, or its minimum changed.
+        CHANGED: Work is described differently now; members joined or left a group, or its minimum changed.
         RUNNING: Work runs.
         ENDED: Work ended.
         ENDING: Work is being stopped.
@@ -286,6 +287,8 @@ def _described(what: Fact | Decision, at: float, names: Names) -> Described | No
             return EventKind.ENDED, id, "ended"
         case AskLost(id):
             return EventKind.LOST, id, "lost, pending again"
+        case AskChanged(ask):
+            return EventKind.CHANGED, ask.id, "changed"
         case AskEnding(id):
             return EventKind.ENDING, id, "being stopped"
         case EvictionFailed(id):
