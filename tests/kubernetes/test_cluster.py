@@ -30,6 +30,7 @@ from stead.engine.facts import (
     NodeLeft,
 )
 from stead.kubernetes.api.binding import BindResult, Outcome
+from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.budgets import budget_of
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.podspec import node_of
@@ -56,10 +57,10 @@ class Recorder:
     def end_nomination(self, pod: Pod) -> None:
         self.calls.append(("end nomination", pod.key))
 
-    def report_pending(self, pods: Sequence[Pod]) -> None:
-        self.calls.append(("pending", *(pod.key for pod in pods)))
+    def report_pending(self, pods: Sequence[Pod], gang: str | None = None) -> None:
+        self.calls.append(("pending", *(pod.key for pod in pods), *([] if gang is None else [f"of {gang}"])))
 
-    def report_problem(self, pod: Pod) -> None:
+    def report_problem(self, pod: Pod, problem: Problem) -> None:
         self.calls.append(("problem", pod.key))
 
     def report_bound(self, pod: Pod, node: str, seconds: float, waited_s: float) -> None:

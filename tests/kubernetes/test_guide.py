@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,23 @@ def advice() -> dict[str, Any]:
     return dict(yaml.safe_load(found))
 
 
+def while_it_schedules(server: FakeServer, follow: Callable[[], None]) -> None:
+    """Run the scheduler for as long as `follow` takes."""
+
+    async def run() -> None:
+        client = ApiClient(load(str(server.kubeconfig_path)))
+        scheduler = Scheduler(client, Options())
+        running = asyncio.create_task(scheduler.run())
+        try:
+            await asyncio.to_thread(follow)
+        finally:
+            scheduler.stop()
+            await running
+            await client.close()
+
+    asyncio.run(run())
+
+
 def test_the_events_of_the_guide_are_those_that_the_scheduler_writes() -> None:
     shown = EVENT.findall(GUIDE)
     assert [reason for reason, _ in shown] == ["Scheduled", "FailedScheduling", "FailedScheduling"]
@@ -54,26 +73,21 @@ def test_the_events_of_the_guide_are_those_that_the_scheduler_writes() -> None:
         events = sorted(kubectl.list("Event"), key=lambda event: int(event["metadata"]["resourceVersion"]))
         return [(event["reason"], event["message"]) for event in events]
 
-    async def follow() -> None:
-        client = ApiClient(load(str(server.kubeconfig_path)))
-        scheduler = Scheduler(client, Options())
-        running = asyncio.create_task(scheduler.run())
-        try:
-            # One after the other: events of scheduled pods are left out while those of pending pods are due.
-            for count, each in enumerate((*PODS, WITH_A_CLAIM), start=1):
-                server.load([each])
-                await asyncio.to_thread(kubectl.wait_until, lambda wanted=count: len(written()) == wanted)
-            assert written() == shown
-            kubectl.patch("Pod", "train", advice())
-            await asyncio.to_thread(kubectl.wait_until, lambda: node_of(kubectl.get("Pod", "train")) == "gpu-1")
-        finally:
-            scheduler.stop()
-            await running
-            await client.close()
+    def has_written(count: int) -> bool:
+        return len(written()) == count
+
+    def follow() -> None:
+        # One after the other: events of scheduled pods are left out while those of pending pods are due.
+        for count, each in enumerate((*PODS, WITH_A_CLAIM), start=1):
+            server.load([each])
+            kubectl.wait_until(partial(has_written, count))
+        assert written() == shown
+        kubectl.patch("Pod", "train", advice())
+        kubectl.wait_until(lambda: node_of(kubectl.get("Pod", "train")) == "gpu-1")
 
     with FakeServer() as server, Kubectl(server) as kubectl:
         server.load(NODES)
-        asyncio.run(follow())
+        while_it_schedules(server, follow)
 
 
 def test_the_event_of_a_victim_is_as_in_the_guide() -> None:
@@ -82,24 +96,36 @@ def test_the_event_of_a_victim_is_as_in_the_guide() -> None:
     def written() -> list[str]:
         return [event["message"] for event in kubectl.list("Event") if event["reason"] == "Preempted"]
 
-    async def follow() -> None:
-        client = ApiClient(load(str(server.kubeconfig_path)))
-        scheduler = Scheduler(client, Options())
-        running = asyncio.create_task(scheduler.run())
-        try:
-            (message,) = await asyncio.to_thread(kubectl.wait_until, written)
-            report = kubectl.get("Pod", "report")
-            assert message == re.sub(r"pod \S+", f"pod {report['metadata']['uid']}", shown)
-            assert report["status"]["nominatedNodeName"] == "cpu-1"
-        finally:
-            scheduler.stop()
-            await running
-            await client.close()
+    def follow() -> None:
+        (message,) = kubectl.wait_until(written)
+        report = kubectl.get("Pod", "report")
+        assert message == re.sub(r"pod \S+", f"pod {report['metadata']['uid']}", shown)
+        assert report["status"]["nominatedNodeName"] == "cpu-1"
 
     with FakeServer() as server, Kubectl(server) as kubectl:
         server.load([NODES[0], pod("low", cpu="4"), *URGENT])
         kubectl.bind("low", "cpu-1")
-        asyncio.run(follow())
+        while_it_schedules(server, follow)
+
+
+def test_the_event_of_a_gang_is_as_in_the_guide() -> None:
+    (shown,) = re.findall(r"^ +Warning +FailedScheduling +5s +stead +(.+)$", GUIDE, re.MULTILINE)
+    (job,) = [found for found in OBJECTS if found["metadata"]["name"] == "ring"]
+    template = job["spec"]["template"]
+    gang = [
+        {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": f"ring-{number}"}}
+        for number in range(job["spec"]["completions"])
+    ]
+
+    def follow() -> None:
+        kubectl.wait_until(lambda: len(kubectl.list("Event")) == len(gang))
+        assert {event["message"] for event in kubectl.list("Event")} == {shown}
+        server.load([node("more", cpu="16")])
+        kubectl.wait_until_bound(len(gang))
+
+    with FakeServer() as server, Kubectl(server) as kubectl:
+        server.load([*NODES, *gang])
+        while_it_schedules(server, follow)
 
 
 def test_the_readme_shows_an_event_of_the_guide() -> None:

@@ -230,8 +230,6 @@ UNSUPPORTED = [
     ({"volumes": [{"name": "d", "rbd": {"image": "x"}}]}, r"\[d\]\.rbd"),
     ({"volumes": [{"name": "d", "iscsi": {"iqn": "x"}}]}, r"\[d\]\.iscsi"),
     ({"volumes": [{"name": "d", "azureDisk": {"diskName": "x"}}]}, r"\[d\]\.azureDisk"),
-    ({"schedulingGroup": {"podGroupName": "ring"}}, r"spec\.schedulingGroup \(gang scheduling\)"),
-    ({"workloadRef": {"name": "ring"}}, r"spec\.workloadRef \(gang scheduling\)"),
     ({"tolerations": [{"key": "a", "operator": "Lt", "value": "1"}]}, "alpha"),
 ]
 

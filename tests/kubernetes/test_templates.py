@@ -14,6 +14,7 @@ from stead.kubernetes import templates as module
 from stead.kubernetes.api_objects import EventKind, Problem, Recent
 from stead.kubernetes.default_spread import NO_SPREADS, OwnerKind, Owners
 from stead.kubernetes.fields import Fields
+from stead.kubernetes.gangs import KUEUE_COUNT, KUEUE_LABEL
 from stead.kubernetes.node_reader import NodeReader, ReadNode
 from stead.kubernetes.nodes import node_of
 from stead.kubernetes.podspec import POLICY_ANNOTATION, ask_of, is_gated
@@ -275,6 +276,8 @@ def different_pods() -> Iterator[tuple[str, Fields]]:
         "labels": {"labels": {"app": "db"}},
         "owner": {"ownerReferences": [{"kind": "Job", "name": "j"}]},
         "policy": {"annotations": {POLICY_ANNOTATION: "pack"}},
+        "gang of Volcano": {"annotations": {"scheduling.k8s.io/group-name": "ring"}},
+        "gang of Kueue": {"labels": {KUEUE_LABEL: "ring"}, "annotations": {KUEUE_COUNT: "8"}},
         "deletion": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
     }
     for name, more in specs.items():
@@ -289,7 +292,7 @@ def test_pods_that_differ_have_different_templates(fields: Fields) -> None:
     templates = Templates()
     one, other = read(templates, pod()), read(templates, fields)
     assert len(templates) == 2
-    assert (one.ask, one.problem) != (other.ask, other.problem)
+    assert (one.ask, one.problem, one.gang) != (other.ask, other.problem, other.gang)
 
 
 def test_no_more_templates_are_kept_than_allowed(translated: list[Fields]) -> None:

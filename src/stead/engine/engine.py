@@ -523,8 +523,8 @@ class Engine:
         return tuple(item.id for item in self._parts.waiting.in_order())
 
     def is_pending(self, id: AskId | GroupId) -> bool:
-        """Whether the ask or group waits for a node."""
-        return id in self._parts.waiting
+        """Whether the ask, the member or the group waits for a node."""
+        return id in self._parts.waiting or self._parts.pending_ask(id) is not None
 
     @property
     def nodes(self) -> Mapping[NodeId, Node]:

@@ -3,7 +3,8 @@
 Rule: it decides nothing and does no I/O. The watches call `pods_changed`, `nodes_changed` and `bound`; the commands go
 to a `Writes`. It keeps what the engine cannot know: the last version of every pod, because a fact depends on what was
 reported before; which pods a node has, because a pod can name a node that does not exist (yet), and the engine ignores
-such a pod until the node joins; and which pods are being bound, because their changes must wait for the outcome.
+such a pod until the node joins; which pods are being bound, because their changes must wait for the outcome; and the
+pods of gangs (`gang_members`).
 Kubernetes' own controller evicts pods from tainted nodes, so `evict` does nothing.
 """
 
@@ -37,16 +38,21 @@ from stead.engine.facts import (
     BudgetEnded,
     EvictionFailed,
     Fact,
+    GroupChanged,
     NodeJoined,
     NodeLeft,
 )
 from stead.kubernetes.api.binding import BindResult, Outcome
 from stead.kubernetes.api_objects import Problem
+from stead.kubernetes.gang_members import GangMembers
+from stead.kubernetes.gangs import GangKind, GangSize, Membership, SizeKey
 from stead.kubernetes.templates import Pod
+from stead.language.asks import Ask, GroupId
 from stead.language.budgets import Budget
 from stead.language.nodes import Node, NodeId, NodeTemplate
 
-FINISHED = ("Succeeded", "Failed")
+SUCCEEDED = "Succeeded"
+FINISHED = (SUCCEEDED, "Failed")
 """Phases of pods that use nothing any more."""
 
 PodKey = str
@@ -65,11 +71,11 @@ class Writes(Protocol):
     def end_nomination(self, pod: Pod) -> None:
         """The pod does not wait for a node any more."""
 
-    def report_pending(self, pods: Sequence[Pod]) -> None:
-        """No node fits these equal pods now: tell their owners why."""
+    def report_pending(self, pods: Sequence[Pod], gang: GroupId | None = None) -> None:
+        """No node fits these equal pods now, or these pods of a gang: tell their owners why."""
 
-    def report_problem(self, pod: Pod) -> None:
-        """The pod cannot be scheduled, because of `pod.problem`."""
+    def report_problem(self, pod: Pod, problem: Problem) -> None:
+        """The pod cannot be scheduled, for this reason."""
 
     def report_bound(self, pod: Pod, node: NodeId, seconds: float, waited_s: float) -> None:
         """The pod is bound, `seconds` after the decision, and `waited_s` after it arrived."""
@@ -109,7 +115,9 @@ class KubeCluster:
         self._unschedulable: set[PodKey] = set()
         self._refused: dict[PodKey, Problem | None] = {}  # pods with a problem that was reported
         self._budgets: dict[str, Budget] = {}
+        self._gangs = GangMembers()
         self._facts: list[Fact] = []
+        self._nominations: list[Fact] = []  # they come last: pods of gangs are submitted with their gangs
         self._now = 0.0
 
     # -- what the watches report
@@ -148,7 +156,7 @@ class KubeCluster:
             if known is not None and known.uid != pod.uid:
                 self.pods_deleted([pod.key])
             if pod.phase in FINISHED:
-                self.pods_deleted([pod.key])
+                self.pods_finished([pod])
                 continue
             self.pods[pod.key] = pod
             if pod.is_gated and pod.scheduler_name in self.names:
@@ -158,6 +166,13 @@ class KubeCluster:
             if pod.node_name:
                 self._pods_of.setdefault(pod.node_name, set()).add(pod.key)
             self._report(pod)
+
+    def pods_finished(self, finished: Iterable[Pod]) -> None:
+        """Pods ended, or were deleted before that; these are their last versions."""
+        for pod in finished:
+            if pod.phase == SUCCEEDED and not pod.is_deleting:
+                self._gangs.leave(pod.key, has_succeeded=True)
+            self.pods_deleted([pod.key])
 
     def pods_deleted(self, deleted: Iterable[PodKey]) -> None:
         for key in deleted:
@@ -169,6 +184,7 @@ class KubeCluster:
             self._arrived.pop(key, None)
             self._gated.discard(key)
             self._refused.pop(key, None)
+            self._gangs.forget(key)
             self.writes.forget(pod)
             if pod.node_name:
                 here = self._pods_of[pod.node_name]
@@ -248,13 +264,31 @@ class KubeCluster:
         for budget in listed:
             self.budget_changed(budget)
 
+    # -- sizes of gangs
+
+    def gang_sizes_changed(self, found: Mapping[SizeKey, GangSize]) -> None:
+        """Objects that say how large gangs are were added or changed."""
+        for key in self._gangs.sizes_changed(found):
+            if key in self.pods:
+                self._report(self.pods[key])
+
+    def gang_sizes_ended(self, keys: Iterable[SizeKey]) -> None:
+        self._gangs.sizes_ended(keys)
+
+    def all_gang_sizes(self, kind: GangKind, listed: Mapping[SizeKey, GangSize]) -> None:
+        """These are all sizes of one kind."""
+        self.gang_sizes_ended([key for key in self._gangs.sizes_known(kind) if key not in listed])
+        self.gang_sizes_changed(listed)
+
     def start_over(self) -> None:
         """The next facts describe the whole cluster, for a new engine."""
+        self._gangs.start_over()
         self._reported.clear()
         self._binding.clear()
         self._pending.clear()
         self._unschedulable.clear()
         self._refused.clear()
+        self._nominations.clear()
         self._facts = [NodeJoined(node) for node in self.nodes.values()]
         self._facts += [BudgetChanged(budget) for budget in self._budgets.values()]
         for pod in self.pods.values():
@@ -264,30 +298,53 @@ class KubeCluster:
 
     def _report(self, pod: Pod) -> None:
         """Tell the engine what changed about a pod."""
+        if self._has_left_its_gang(pod):
+            self._forget(pod.key)
+            self._facts += self._gangs.facts()  # before what is now a fact about the pod alone
         before = self._reported.get(pod.key)
         problem = self._refused.pop(pod.key, None) if self._refused else None
         if pod.node_name:
             self._report_placed(pod, before)
         elif not self._is_ours(pod):
             self._forget(pod.key)
-        elif pod.ask is None:
+        elif pod.ask is None or (lacking := self._gangs.problem_of(pod.key, pod.gang)) is not None:
             self._forget(pod.key)
-            self._refused[pod.key] = pod.problem
-            if pod.problem != problem:
-                self.writes.report_problem(pod)
+            found = pod.problem if pod.ask is None else lacking
+            self._refused[pod.key] = found
+            if found is not None and found != problem:
+                self.writes.report_problem(pod, found)
         elif pod.key in self._binding:
             return  # a change of a pod that is being bound counts only if the binding fails
-        elif before is None:
+        elif before is None or before.node is not None:
+            if before is not None:
+                self._forget(pod.key)
             self._reported[pod.key] = Reported(pod, None)
             self._pending.add(pod.key)
             self._arrived.setdefault(pod.key, time.monotonic())
-            self._facts.append(AskSubmitted(pod.ask))
+            self._submit(pod.ask, pod.gang)
             if pod.nominated:  # since before this process began to schedule
-                self._facts.append(AskNominated(pod.key, pod.nominated))
-        elif before.pod.ask != pod.ask or before.node is not None:
+                self._nominations.append(AskNominated(pod.key, pod.nominated))
+        elif before.pod.ask != pod.ask:
             self._reported[pod.key] = Reported(pod, None)
-            self._pending.add(pod.key)
-            self._facts += (AskEnded(pod.key), AskSubmitted(pod.ask))
+            if pod.gang is None:
+                self._facts.append(AskEnded(pod.key))
+            self._submit(pod.ask, pod.gang)
+
+    def _submit(self, ask: Ask, gang: Membership | None) -> None:
+        """A pod is pending. One of a gang is submitted with the gang."""
+        if gang is None:
+            self._facts.append(AskSubmitted(ask))
+        else:
+            self._join(ask, gang)
+
+    def _join(self, ask: Ask, gang: Membership) -> None:
+        if self._gangs.has_just_left(ask.id):
+            self._facts += self._gangs.facts()  # the engine must know this before the pod is a member again
+        self._gangs.join(ask, gang)
+
+    def _has_left_its_gang(self, pod: Pod) -> bool:
+        gang = self._gangs.gang_of(pod.key)
+        return gang is not None and (pod.gang is None or pod.gang.gang != gang)
 
     def _report_placed(self, pod: Pod, before: Reported | None) -> None:
         node = pod.node_name
@@ -307,6 +364,8 @@ class KubeCluster:
                 self._facts.append(AskChanged(pod.ask))
             if before.pod.start_time != pod.start_time:
                 self._facts.append(AskRunning(pod.ask, node, _started(pod)))
+        if pod.gang is not None and pod.scheduler_name in self.names and self._gangs.has_size(pod.gang):
+            self._join(pod.ask, pod.gang)
         if pod.is_deleting and not (before is not None and before.pod.is_deleting):
             self._facts.append(AskEnding(pod.key))
 
@@ -314,6 +373,7 @@ class KubeCluster:
         return pod.scheduler_name in self.names and not pod.is_deleting and not pod.is_gated
 
     def _forget(self, key: PodKey) -> None:
+        self._gangs.leave(key)
         reported = self._reported.pop(key, None)
         if reported is not None:
             self._pending.discard(key)
@@ -328,12 +388,13 @@ class KubeCluster:
         return self._now
 
     def facts(self) -> Iterable[Fact]:
-        facts, self._facts = self._facts, []
+        facts = [*self._facts, *self._gangs.facts(), *self._nominations]
+        self._facts, self._nominations = [], []
         return facts
 
     @property
     def has_facts(self) -> bool:
-        return bool(self._facts)
+        return bool(self._facts) or self._gangs.has_facts
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
         pairs = ((placed.ask, placed.node),) if isinstance(placed, Placed) else placed.members
@@ -368,12 +429,28 @@ class KubeCluster:
         """Pods have no deadline, and name nodes only by labels and fields, so none is refused."""
 
     def tell(self, happened: Sequence[Fact | Decision]) -> None:
+        said: set[GroupId] = set()
         for each in happened:
             if isinstance(each, Waiting):
-                pods = [self.pods[key] for key in each.asks if key in self.pods]
-                if pods:
-                    self._unschedulable.update(pod.key for pod in pods)
-                    self.writes.report_pending(pods)
+                self._tell_waiting([self.pods[key] for key in each.asks if key in self.pods])
+                for gang in each.asks:
+                    self._tell_waiting(self._pending_in(gang), gang)
+                    said.add(gang)
+        for each in happened:  # the engine does not repeat a reason for pods that join later
+            if isinstance(each, GroupChanged) and each.group.id not in said:
+                left = self._pending_in(each.group.id)
+                if any(pod.key not in self._unschedulable for pod in left):
+                    self._tell_waiting(left, each.group.id)
+
+    def _pending_in(self, gang: GroupId) -> list[Pod]:
+        """The pods of a gang that have no place."""
+        members = self._gangs.members(gang)
+        return [self.pods[key] for key in members if key in self._pending and key not in self._binding]
+
+    def _tell_waiting(self, pods: Sequence[Pod], gang: GroupId | None = None) -> None:
+        if pods:
+            self._unschedulable.update(pod.key for pod in pods)
+            self.writes.report_pending(pods, gang)
 
     def launch(self, wanted: Sequence[NodeTemplate]) -> None:
         """The scheduler starts no nodes."""

@@ -13,6 +13,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 from stead.errors import Invalid, Unsupported, did_you_mean, one_of
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, Owners
 from stead.kubernetes.fields import Fields, fields_in, items_in, labels_of, number_in, parts_in
+from stead.kubernetes.gangs import COUNT_ANNOTATION, membership_of
 from stead.kubernetes.nodes import node_of
 from stead.kubernetes.requesting import PODS, images_of, needs_of, ports_of
 from stead.kubernetes.selecting import (
@@ -45,6 +46,8 @@ OWN_ANNOTATIONS = "stead.dev/"
 POLICY_ANNOTATION = f"{OWN_ANNOTATIONS}policy"
 """The annotation that gives a pod another policy, for example ``flow-pack``."""
 
+KNOWN_ANNOTATIONS = (POLICY_ANNOTATION, COUNT_ANNOTATION)
+
 DEFAULT_SCHEDULER = "create the pod again with schedulerName: default-scheduler"
 """The scheduler of a pod cannot be changed."""
 
@@ -60,9 +63,6 @@ UNSUPPORTED_VOLUMES = frozenset({*CLAIMS, *DISKS})
 
 LOWER_PRIORITY, NEVER = "PreemptLowerPriority", "Never"
 """Values of `spec.preemptionPolicy`."""
-
-GANGS = ("schedulingGroup", "workloadRef")
-"""Fields that make a pod a member of a gang, by version of Kubernetes."""
 
 
 def ask_of(
@@ -98,6 +98,7 @@ def ask_of(
     attempt = _left_out if lenient else _strictly
     if not lenient:
         _refuse_the_unsupported(spec)
+        membership_of(metadata, spec)
     labels = pod_labels_of(metadata, lenient)
     affinity = attempt({}, fields_in, spec, "affinity")
     node = attempt({}, fields_in, affinity, "nodeAffinity")
@@ -193,9 +194,9 @@ def policy_of(metadata: Fields, usual: PolicyName) -> PolicyName:
     """The policy that the pod's annotation names, or `usual`. Other annotations of stead are refused."""
     annotations = fields_in(metadata, "annotations")
     for key in annotations:
-        if key.startswith(OWN_ANNOTATIONS) and key != POLICY_ANNOTATION:
-            hint = did_you_mean(key, [POLICY_ANNOTATION])
-            raise Invalid(f"the annotation {quoted(key)} is unknown{hint}; stead reads {POLICY_ANNOTATION!r}")
+        if key.startswith(OWN_ANNOTATIONS) and key not in KNOWN_ANNOTATIONS:
+            hint, known = did_you_mean(key, KNOWN_ANNOTATIONS), " and ".join(map(repr, KNOWN_ANNOTATIONS))
+            raise Invalid(f"the annotation {quoted(key)} is unknown{hint}; stead reads {known}")
     name = annotations.get(POLICY_ANNOTATION)
     return usual if name is None else one_of(PolicyName, name, f"the annotation {POLICY_ANNOTATION}:")
 
@@ -247,9 +248,6 @@ def _refuse_the_unsupported(spec: Fields) -> None:
             f"spec.resourceClaims (dynamic resource allocation) is not supported yet; request devices under "
             f"resources.requests, for example nvidia.com/gpu, or {DEFAULT_SCHEDULER}"
         )
-    for gang in GANGS:
-        if spec.get(gang) is not None:
-            raise Unsupported(f"spec.{gang} (gang scheduling) is not supported yet; {DEFAULT_SCHEDULER}")
     for volume in parts_in(spec, "volumes"):
         for kind in UNSUPPORTED_VOLUMES & volume.keys():
             if volume[kind] is not None:

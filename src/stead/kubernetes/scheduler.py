@@ -28,13 +28,14 @@ from stead.kubernetes.api.http import ApiClient, Unreachable
 from stead.kubernetes.api.leases import Lease
 from stead.kubernetes.api.preempting import Preemptor
 from stead.kubernetes.api.reporting import PodRef, Reporter
+from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads
 from stead.kubernetes.metrics import Metrics
 from stead.kubernetes.templates import Pod, Templates
 from stead.kubernetes.watches import Watches
-from stead.kubernetes.wording import fit_error, why_pending
-from stead.language.asks import Ask, PolicyName
+from stead.kubernetes.wording import fit_error, why_gang_pending, why_pending
+from stead.language.asks import Ask, GroupId, PolicyName
 from stead.language.nodes import NodeId
 
 LOG = logging.getLogger("stead.kubernetes")
@@ -339,16 +340,19 @@ class Scheduler:
         self.cluster.not_evicted(pod, is_final)
         self._wake_up()
 
-    def report_pending(self, pods: Sequence[Pod]) -> None:
+    def report_pending(self, pods: Sequence[Pod], gang: GroupId | None = None) -> None:
         """Explain later, when no pod can be placed: an explanation takes milliseconds, and equal pods share it."""
         ask = pods[0].ask
         assert ask is not None, "pending pods have an ask"
-        self._to_explain.setdefault(ask.shape_key, deque()).extend(pods)
+        if gang is not None:
+            self._to_explain[gang] = deque(pods)
+        else:
+            self._to_explain.setdefault(ask.shape_key, deque()).extend(pods)
 
-    def report_problem(self, pod: Pod) -> None:
-        if self._is_leader and pod.problem is not None:
+    def report_problem(self, pod: Pod, problem: Problem) -> None:
+        if self._is_leader:
             self.metrics.refused()
-            self.reporter.pending(_ref(pod), pod.problem.sentence, SCHEDULER_ERROR)
+            self.reporter.pending(_ref(pod), problem.sentence, SCHEDULER_ERROR)
 
     def report_bound(self, pod: Pod, node: NodeId, seconds: float, waited_s: float) -> None:
         self.metrics.bound(seconds, waited_s)
@@ -430,18 +434,18 @@ class Scheduler:
         """Explain one kind of pending pods. Returns whether there was one."""
         if self.controller is None or not self._to_explain:
             return False
-        _, pods = self._to_explain.popitem(last=False)
+        what, pods = self._to_explain.popitem(last=False)
         engine = self.controller.engine
         waiting = [pod for pod in pods if engine.is_pending(pod.key)]
         if waiting and waiting[0].ask is not None:
-            message = self._why(engine, waiting[0].ask)
+            message = self._why(engine, waiting[0].ask, what if isinstance(what, GroupId) else None)
             for pod in waiting:
                 self.reporter.pending(_ref(pod), message)
         return True
 
-    def _why(self, engine: Engine, ask: Ask) -> str:
+    def _why(self, engine: Engine, ask: Ask, gang: GroupId | None) -> str:
         try:
-            return why_pending(engine, ask)
+            return why_pending(engine, ask) if gang is None else why_gang_pending(engine, gang)
         except Exception:  # a fault in an explanation must not stop the scheduler
             LOG.exception("cannot explain why a pod is pending", extra={"pod": ask.id})
             return fit_error(len(engine.nodes), engine.refusals_by_plugin(ask))

@@ -6,6 +6,7 @@ ids. A template is translated again only if what it depends on has changed.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from stead.kubernetes.api_objects import (
 )
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, OwnerKind, Owners, Stamp, controller_of
 from stead.kubernetes.fields import Fields
+from stead.kubernetes.gangs import GANG_ANNOTATIONS, Membership, membership_of
 from stead.kubernetes.podspec import OWN_ANNOTATIONS, POLICY_ANNOTATION, UNSUPPORTED_VOLUMES, ask_of
 from stead.language.asks import Ask, PolicyName
 
@@ -38,7 +40,8 @@ TEMPLATES_MAX = 20_000
 PARTS_MAX = 100_000
 """How many parts of asks are shared between equal ones."""
 
-OWN_BYTES = f'"{OWN_ANNOTATIONS}'.encode()
+READ_BYTES = re.compile(f'"(?:{re.escape(OWN_ANNOTATIONS)}|(?:{"|".join(map(re.escape, GANG_ANNOTATIONS))})")'.encode())
+"""How the annotations of a pod begin that are read."""
 
 VOLUMES_THAT_MATTER = UNSUPPORTED_VOLUMES | {"image"}
 
@@ -67,6 +70,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     ask: Ask | None
     problem: Problem | None
     template: Template
+
+    @property
+    def gang(self) -> Membership | None:
+        """The gang that it belongs to."""
+        return self.template.gang
 
     @property
     def depends_on_namespaces(self) -> bool:
@@ -128,6 +136,7 @@ class Template:
         "controller",
         "depends_on_namespaces",
         "depends_on_owners",
+        "gang",
         "lenient",
         "namespace",
         "namespaces_version",
@@ -142,6 +151,7 @@ class Template:
         owner references and the cleared spec. So a template can be translated again at any time, without the pod."""
         self.namespace: str = pod["metadata"]["namespace"]
         self.controller = controller_of(pod["metadata"])
+        self.gang = _gang_of(pod)
         self.depends_on_namespaces = b'"namespaceSelector"' in source
         self.depends_on_owners = bool(default_spreads.constraints) and not pod["spec"].get("topologySpreadConstraints")
         self.namespaces_version = 0
@@ -161,12 +171,20 @@ def _pod_in(source: bytes) -> Fields:
     return {"metadata": metadata, "spec": spec}
 
 
-def _own_annotations(annotations: bytes) -> Mapping[str, Any] | None:
-    """Those that are meant for stead; None if there are none. Others can be large and differ between equal pods."""
-    if OWN_BYTES not in annotations:
+def _gang_of(pod: Fields) -> Membership | None:
+    """Its gang; None also if that does not parse: then its strict translation is a problem."""
+    try:
+        return membership_of(pod["metadata"], pod["spec"])
+    except Invalid:
+        return None
+
+
+def _annotations_read(annotations: bytes) -> Mapping[str, Any] | None:
+    """Those that are read; None if there are none. Others can be large and differ between equal pods."""
+    if not READ_BYTES.search(annotations):
         return None
     found = ANYTHING.decode(annotations)
-    return {key: found[key] for key in sorted(found) if key.startswith(OWN_ANNOTATIONS)}
+    return {key: found[key] for key in sorted(found) if key.startswith(OWN_ANNOTATIONS) or key in GANG_ANNOTATIONS}
 
 
 class Templates:
@@ -272,7 +290,7 @@ class Templates:
             namespace,
             is_deleting,
             metadata.labels,
-            _own_annotations(bytes(metadata.annotations)),
+            _annotations_read(bytes(metadata.annotations)),
             metadata.owner_references,
             spec,
         )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stead.errors import Invalid
 from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.watching import Changed, Outages, Relisted, Watched
 from stead.kubernetes.api_objects import ANYTHING, EventKind
@@ -21,6 +22,7 @@ from stead.kubernetes.budgets import budget_id, budget_of
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import OwnerKind
 from stead.kubernetes.fields import Fields
+from stead.kubernetes.gangs import PATHS, GangKind, GangSize, SizeKey, sizes_of
 from stead.kubernetes.node_reader import NodeReader, ReadNode
 from stead.kubernetes.templates import Pod, Templates
 
@@ -138,6 +140,19 @@ class Watches:
             others=[BETA_BUDGETS],
             outages=outages,
         )
+        self.gang_sizes: list[Watched[Fields]] = [
+            Watched(
+                client,
+                path,
+                _decode_fields,
+                _decode_page_of_fields,
+                partial(self._gang_sizes_arrived, kind),
+                others=others,
+                may_be_missing=True,
+                outages=outages,
+            )
+            for kind, (path, *others) in PATHS.items()
+        ]
         self.pods: Watched[Any] = Watched(
             client,
             PODS,
@@ -151,7 +166,7 @@ class Watches:
 
     @property
     def all(self) -> list[Watched[Any]]:
-        return [*self._context, self.nodes, self.budgets, self.pods]
+        return [*self._context, self.nodes, self.budgets, *self.gang_sizes, self.pods]
 
     @property
     def are_synced(self) -> bool:
@@ -161,7 +176,7 @@ class Watches:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for stage in (self._context, [self.nodes, self.budgets], [self.pods]):
+            for stage in (self._context, [self.nodes, self.budgets, *self.gang_sizes], [self.pods]):
                 for each in stage:
                     tasks.create_task(each.run(), name=f"watch {each.path}")
                 await asyncio.gather(*(_synced(each) for each in stage))
@@ -180,7 +195,7 @@ class Watches:
         if isinstance(news, Relisted):
             self._cluster.all_pods(news.items)
         elif news.kind == EventKind.DELETED:
-            self._cluster.pods_deleted([news.object.key])
+            self._cluster.pods_finished([news.object])
         else:
             self._cluster.pods_changed([news.object])
         self._changed()
@@ -207,6 +222,16 @@ class Watches:
             self._cluster.budget_deleted(budget_id(news.object))
         else:
             self._cluster.budget_changed(budget_of(news.object, is_beta))
+        self._changed()
+
+    def _gang_sizes_arrived(self, kind: GangKind, news: Changed[Fields] | Relisted[Fields]) -> None:
+        if isinstance(news, Relisted):
+            listed = [_sizes_of(kind, found) for found in news.items]
+            self._cluster.all_gang_sizes(kind, {key: size for sizes in listed for key, size in sizes.items()})
+        elif news.kind == EventKind.DELETED:
+            self._cluster.gang_sizes_ended(_sizes_of(kind, news.object))
+        else:
+            self._cluster.gang_sizes_changed(_sizes_of(kind, news.object))
         self._changed()
 
     def _usable(self, read: ReadNode) -> Iterable[Any]:
@@ -253,6 +278,15 @@ class Watches:
     def _read_again(self, pods: Iterable[Pod]) -> None:
         self._cluster.pods_changed([again for pod in list(pods) if (again := self._templates.reread(pod)) is not pod])
         self._changed()
+
+
+def _sizes_of(kind: GangKind, found: Fields) -> dict[SizeKey, GangSize]:
+    """Nothing, if the object cannot be read."""
+    try:
+        return sizes_of(kind, found)
+    except Invalid as error:
+        LOG.warning("a pod group is not used: %s", error, extra={"kind": kind})
+        return {}
 
 
 def _name_of(each: _Object) -> tuple[str, str]:

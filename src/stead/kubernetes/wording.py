@@ -15,9 +15,10 @@ from stead.engine.explain.by_plugin import Plugin, PluginRefusal
 from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
-from stead.language.asks import Affinity, Ask, HostPort, Spread
+from stead.language.asks import Affinity, Ask, AskId, Group, GroupId, HostPort, Spread
 from stead.language.labels import NODE_NAME, Selector
 from stead.language.resources import CPU
+from stead.text import plural
 
 EDITS_MAX = 3
 """A change with more parts is not a hint that anybody would follow."""
@@ -65,6 +66,37 @@ def why_pending(engine: Engine, ask: Ask) -> str:
     if explanation.change is None or len(explanation.change.edits) > EDITS_MAX:
         return message
     return f"{message} {wording.change(explanation.change, names=explanation.names, say=_edit)}"
+
+
+def why_gang_pending(engine: Engine, gang: GroupId) -> str:
+    """The message of a FailedScheduling event of the pods of a gang: how many it needs, and why they do not fit."""
+    found = engine.explain(gang)
+    quorum = found.quorum
+    assert quorum is not None, "it is a group"
+    if quorum.more_members:
+        there = f"{quorum.members} exist" if quorum.members != 1 else "1 exists"
+        return f"The pod group needs {plural(quorum.least, 'pod')} at once, and {there}."
+    missing = max(0, quorum.least - quorum.placed)
+    head = f"The pod group needs {plural(missing, 'more pod' if quorum.placed else 'pod')} at once"
+    head = f"{head}, and {quorum.fitting} fit{'s' if quorum.fitting == 1 else ''}." if missing else ""
+    alone = next((member for member in found.members if not member.fits), None)
+    if alone is not None:
+        ask = next(ask for ask in _members_of(engine, gang) if ask.id == alone.id)
+        return f"{head} Pod {_short(ask.id)}: {why_pending(engine, ask)}".strip()
+    if found.crowded_out is None:
+        return head or "The rest of the pod group does not fit."
+    id, verdict = found.crowded_out
+    return f"{head} With the others placed, pod {_short(id)}: {wording.verdict(verdict, found.names)}".strip()
+
+
+def _members_of(engine: Engine, gang: GroupId) -> tuple[Ask, ...]:
+    group = engine.item(gang)
+    return group.all_members if isinstance(group, Group) else ()
+
+
+def _short(id: AskId) -> str:
+    """The name of a pod."""
+    return id.partition("/")[2]
 
 
 def _edit(found: Edit, names: wording.Names) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from stead.engine.decisions import Placed
 from stead.kubernetes.api.binding import BindResult, Outcome
+from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.templates import Pod, Templates
 from stead.language.nodes import NodeId
@@ -31,10 +32,10 @@ class RecordedWrites:
     def end_nomination(self, pod: Pod) -> None:
         self.asked.append("end_nomination")
 
-    def report_pending(self, pods: Sequence[Pod]) -> None:
+    def report_pending(self, pods: Sequence[Pod], gang: str | None = None) -> None:
         self.asked.append("report_pending")
 
-    def report_problem(self, pod: Pod) -> None:
+    def report_problem(self, pod: Pod, problem: Problem) -> None:
         self.asked.append("report_problem")
 
     def report_bound(self, pod: Pod, node: NodeId, seconds: float, waited_s: float) -> None:

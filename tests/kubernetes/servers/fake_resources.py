@@ -81,6 +81,10 @@ RESOURCES = (
     Resource("coordination.k8s.io/v1", "Lease", "leases", unconditional_update=False, created_by_update=True),
     Resource("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", namespaced=False),
     Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", subresources=STATUS),
+    Resource("scheduling.k8s.io/v1alpha1", "Workload", "workloads"),
+    Resource("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups"),
+    Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", unconditional_update=False),
+    Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", unconditional_update=False),
 )
 
 BY_PLACE = {(resource.api_version, resource.plural): resource for resource in RESOURCES}

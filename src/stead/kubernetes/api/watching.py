@@ -109,7 +109,8 @@ class Watched(Generic[T]):
     page of the list into its items, resourceVersion and continue token. `deliver` must not block. If the server
     denies access, `denied` gets a sentence that names the missing permission, once until access works again. After
     events were delivered, the watch rests for `rest_s()` seconds, and then reads at once what has arrived meanwhile.
-    With `others`, the resource may be missing: these are the paths where other versions of the API server have it.
+    With `may_be_missing`, the server may not have the resource; `others` are the paths where other versions of the API
+    server have it.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Watched(Generic[T]):
         deliver: Callable[[Changed[T] | Relisted[T]], None],
         *,
         others: Sequence[str] = (),
+        may_be_missing: bool = False,
         query: dict[str, str] | None = None,
         denied: Callable[[str], None] | None = None,
         outages: Outages | None = None,
@@ -132,6 +134,7 @@ class Watched(Generic[T]):
         self.path = path
         """Where the resource is read now."""
         self._paths = deque([*others, path])
+        self._may_be_missing = may_be_missing or bool(others)
         self._missing = 0  # how many of the paths the server does not know
         self.is_synced = False
         """Whether the consumer has received a complete list. It stays True; `last_received` shows stale objects."""
@@ -174,7 +177,7 @@ class Watched(Generic[T]):
                 retry_after_s = error.retry_after_s
                 if error.status == GONE:
                     self._list_again(error.message)
-                elif error.status == 404 and verb == "list" and len(self._paths) > 1:
+                elif error.status == 404 and verb == "list" and self._may_be_missing:
                     retry_after_s = self._try_other_path()
                 else:
                     self._failed(verb, error)
@@ -267,7 +270,7 @@ class Watched(Generic[T]):
             return 0.0
         self._missing = 0
         if not self.is_synced:
-            LOG.info("the API server does not have this resource", extra={"path": self.path})
+            LOG.debug("the API server does not have this resource", extra={"path": self.path})
             self._deliver(Relisted(()))
             self.is_synced = True
         return ABSENT_S
