@@ -4,10 +4,10 @@ On one page: ``python`` blocks share a namespace, and a ``text`` block right aft
 ``yaml`` blocks load as scenarios and are files when their first line is ``# file: name.yaml``;
 ``cluster.yaml`` is the Ray cluster that the rest of the page runs on, one for all pages, and a page leaves it as
 it was; ``served.yaml`` is a scenario that a service serves for the rest of the page with its clock stopped
-(other files are then work and changes), and a page of docs/commands that links to the cluster of the index runs on
-that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands:
-of the Makefile, of stead, kubectl, docker and installers. ``yaml`` blocks with an apiVersion are objects of Kubernetes:
-the pods in them must be ones that stead can schedule.
+(other files are then work and changes; ``kinds.yaml`` has kinds of nodes), and a page of docs/commands that links to
+the cluster of the index runs on that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output;
+``sh`` blocks only name commands: of the Makefile, of stead, kubectl, docker and installers. ``yaml`` blocks with an
+apiVersion are objects of Kubernetes: the pods in them must be ones that stead can schedule.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import yaml
 
 from stead.cli import COMMANDS, main, stead
 from stead.kubernetes.podspec import ask_of
+from stead.operate.plans import read_catalog
 from stead.sim.scenario import parse
 from stead.specs.sections import load_yaml
 from tests.serving import serving, simulated
@@ -244,6 +245,8 @@ def test_every_block_of_the_page_runs(
                     monkeypatch.setenv("RAY_ADDRESS", address_of(tmp_path / "cluster.yaml"))
                 elif found and found[1] == SERVED:
                     desk = serve(block.body)
+                elif found and found[1] == "kinds.yaml":
+                    assert read_catalog(load_yaml(block.body))
                 elif desk is not None and "nodes" not in load_yaml(block.body):
                     desk.what_if(load_yaml(block.body))
                 else:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, GroupSubmitted, NodeJoined, NodeUsed
-from stead.language.asks import Affinity, Ask, Choice, Group
-from stead.language.labels import ANYWHERE, NODE_ID, Requirement, Selector
-from stead.language.nodes import Node
+from stead.engine.reasons import Tainted
+from stead.language.asks import Affinity, Ask, Choice, Group, Spread, Strategy
+from stead.language.labels import ANYWHERE, NODE_ID, Labels, Requirement, Selector
+from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
-from stead.planner import HYPOTHETICAL, served_by, wanting_a_node
-from tests.strategies_for_tests import asks, clusters
+from stead.language.taints import Taint
+from stead.planner import HYPOTHETICAL, Plan, plan, served_by, wanting_a_node
+from tests.strategies_for_tests import asks, clusters, nodes, some_asks
 
 BUSY = Node.of("busy", {"CPU": 1})
 
@@ -113,3 +117,121 @@ def test_the_engine_places_what_the_planner_promises(nodes: list[Node], some: li
             fork = engine.fork()
             fork.apply(NodeJoined(template.node(HYPOTHETICAL)))
             assert fork.explain(ask).fits
+
+
+# Plans
+
+CPU_NODES = NodeTemplate("cpu", Resources.of(CPU=2), count_max=100, price=1)
+GPU_NODES = NodeTemplate("gpu", Resources.of(CPU=8, GPU=2), Labels({"zone": "a"}), count_max=10, price=10)
+
+
+def launched(found: Plan) -> dict[str, int]:
+    return {each.template.name: each.count for each in found.launches}
+
+
+def test_as_many_nodes_as_the_pending_work_fills() -> None:
+    found = plan(engine_with(*(cpu(f"w{i}") for i in range(5))), [CPU_NODES])
+    assert launched(found) == {"cpu": 3}
+    assert found.launches[0].serves == tuple(f"w{i}" for i in range(5))
+    assert (found.price, found.unserved, found.fits) == (3, (), ())
+
+
+def test_existing_nodes_come_first() -> None:
+    engine = engine_with(cpu("a"), cpu("b"), cpu("c"))
+    engine.apply(NodeJoined(Node.of("free", {"CPU": 2})))
+    found = plan(engine, [CPU_NODES])
+    assert launched(found) == {"cpu": 1}
+    assert len(found.fits) == 2
+
+
+def test_the_kind_that_serves_the_most_for_its_price() -> None:
+    dear = replace(CPU_NODES, name="dear", price=3)
+    large = replace(CPU_NODES, name="large", capacity=Resources.of(CPU=8), price=3)
+    asks = [cpu(f"w{i}") for i in range(8)]
+    assert launched(plan(engine_with(*asks), [dear, CPU_NODES])) == {"cpu": 4}
+    assert launched(plan(engine_with(*asks), [dear, CPU_NODES, large])) == {"large": 1}
+
+
+def test_at_the_same_price_no_node_with_devices_that_nobody_needs() -> None:
+    gpu = replace(GPU_NODES, capacity=Resources.of(CPU=2, GPU=2), price=1)
+    assert launched(plan(engine_with(cpu("a")), [gpu, CPU_NODES])) == {"cpu": 1}
+
+
+def test_each_kind_of_work_gets_a_kind_of_node_that_takes_it() -> None:
+    train = Ask.of("train", {"GPU": 1}, Selector.all_of(Requirement.is_in("zone", "a")))
+    found = plan(engine_with(cpu("web"), train), [CPU_NODES, GPU_NODES])
+    assert launched(found)["gpu"] == 1
+    assert {"web", "train"} == {id for each in found.launches for id in each.serves}
+
+
+def test_a_group_gets_all_the_nodes_that_it_needs_at_once() -> None:
+    engine = engine_with()
+    members = tuple(cpu(f"ring/{i}") for i in range(5))
+    engine.apply(GroupSubmitted(Group("ring", (members,), Strategy.STRICT_SPREAD)))
+    assert launched(plan(engine, [CPU_NODES])) == {"cpu": 5}
+
+
+def test_no_more_than_the_maximum_and_it_says_so() -> None:
+    found = plan(engine_with(*(cpu(f"w{i}") for i in range(5))), [replace(CPU_NODES, count_max=2)])
+    assert launched(found) == {"cpu": 2}
+    assert found.limits == ("cpu",)
+    (left,) = found.unserved
+    assert (left.ids, left.nearest) == (("w4",), "cpu")
+    assert left.verdict is not None and left.verdict.candidates
+
+
+def test_what_no_new_node_takes_names_the_nearest_kind_and_what_it_lacks() -> None:
+    tainted = replace(GPU_NODES, taints=(Taint("gpu_node", "true"),))
+    train = Ask.of("train", {"GPU": 1}, Selector.all_of(Requirement.is_in("zone", "a")))
+    found = plan(engine_with(train), [CPU_NODES, tainted])
+    assert found.launches == ()
+    (left,) = found.unserved
+    assert left.nearest == "gpu"
+    assert left.verdict is not None
+    assert [each.reason for each in left.verdict.refusals] == [Tainted(Taint("gpu_node", "true"))]
+
+
+@pytest.mark.parametrize("catalog", [[], [GPU_NODES]])
+def test_without_pending_work_there_is_nothing_to_plan(catalog: list[NodeTemplate]) -> None:
+    assert plan(engine_with(), catalog) == Plan((), (), ())
+
+
+def test_labels_that_are_each_nodes_own_are_set_on_new_nodes() -> None:
+    kind = replace(CPU_NODES, own_keys=("host",))
+    assert kind.node("n-1").labels == Labels({"host": "n-1"})
+    spread = Spread("host", ANYWHERE)
+    found = plan(engine_with(*(cpu(f"w{i}", spreads=(spread,)) for i in range(3))), [kind])
+    assert found.unserved == ()
+
+
+def test_planning_changes_nothing() -> None:
+    engine = engine_with(cpu("a"))
+    before = engine.checkpoint()
+    plan(engine, [CPU_NODES])
+    assert engine.checkpoint() == before
+
+
+@given(clusters(), some_asks(most=4), st.lists(nodes(), min_size=1, max_size=2), st.integers(1, 3))
+def test_what_a_plan_serves_is_placed_once_its_nodes_join(
+    there: list[Node], some: list[Ask], kinds: list[Node], most: int
+) -> None:
+    engine = Engine()
+    engine.apply(*map(NodeJoined, there))
+    engine.apply(*(AskSubmitted(ask) for ask in some if not ask.policy.in_batches))
+    engine.decide()
+    catalog = [
+        NodeTemplate(f"kind-{n}", kind.capacity, kind.labels, kind.taints, count_max=most)
+        for n, kind in enumerate(kinds)
+    ]
+    found = plan(engine, catalog)
+    served = [id for each in found.launches for id in each.serves]
+    assert all(1 <= each.count <= most for each in found.launches)
+    assert all(each.serves for each in found.launches)
+    then = engine.fork()
+    for each in found.launches:
+        then.apply(*(NodeJoined(each.template.node(f"new/{each.template.name}/{i}")) for i in range(each.count)))
+    then.decide()
+    assert set(served) | set(found.fits) == then.placed.keys() - engine.placed.keys()
+    pending = [id for each in found.unserved for id in each.ids]
+    assert sorted(pending) == sorted(then.waiting)
+    assert all(each.nearest and each.verdict is not None for each in found.unserved)

@@ -28,6 +28,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Explain and preview": {
         "why": ("stead.commands.asking", "Explain why work is pending, or why it runs where it does."),
         "what-if": ("stead.commands.what_if", "Preview changes without applying them."),
+        "plan": ("stead.commands.planning", "Show which new nodes pending work needs."),
         "lint": ("stead.commands.asking", "Find what work asks for and no node has."),
         "replay": ("stead.commands.asking", "Replay past decisions and compare."),
     },

@@ -157,6 +157,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "why": (),
     "why spec": ("--spec",),
     "lint": ("--spec",),
+    "plan": ("--nodes",),
     "what-if": ("--add",),
     "what-if like": ("--add-like",),
     "what-if taint": ("--taint", "cpu-1"),
@@ -202,6 +203,7 @@ def test_a_spec_is_read_or_refused(document: Any) -> None:
     Path("spec.yaml").write_text(json.dumps(document), encoding="utf-8")
     for command in ("why", "lint", "what-if"):
         answered(command, "--spec", "spec.yaml")
+    answered("plan", "--nodes", "spec.yaml")
 
 
 @lightly

@@ -60,6 +60,7 @@ PARTS = {
         "events": "An event",
         "changes": "An entry of the audit",
     },
+    "A plan": {"new_nodes": "New nodes of a plan", "pending": "Work that a plan leaves pending"},
 }
 """The table that documents the objects in a field."""
 
@@ -87,6 +88,7 @@ PRINTED: list[tuple[str, list[str]]] = [
     ("An explanation", ["why", "--spec", SPEC]),
     ("A difference", ["what-if", "--spec", CHANGES, "--evict", "cpu-2", "--drain", "cpu-1"]),
     ("A finding", ["lint"]),
+    ("A plan", ["plan"]),
     ("A node's use", ["top"]),
     ("An owner", ["top", "owners"]),
     ("A description", ["describe", "node", "cpu-1"]),

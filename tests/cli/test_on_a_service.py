@@ -43,6 +43,8 @@ LOOKS: dict[str, list[str]] = {
     "why-group": ["why", "ring"],
     "why-spec": ["why", "--spec", SPEC],
     "lint": ["lint"],
+    "plan": ["plan"],
+    "plan-kinds": ["plan", "--nodes", "tests/golden/kinds.yaml"],
     "lint-spec": ["lint", "--spec", SPEC],
     "what-if-evict": ["what-if", "--evict", "cpu-1"],
     "what-if-many": [

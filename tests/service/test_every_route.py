@@ -18,7 +18,7 @@ from tests.service.conftest import Serve
 
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "PROPFIND")
 SAFE = {"GET", "HEAD", "OPTIONS"}
-QUESTIONS = {("POST", "/what-if"), ("POST", "/why"), ("POST", "/lint")}
+QUESTIONS = {("POST", "/what-if"), ("POST", "/why"), ("POST", "/lint"), ("POST", "/plan")}
 OPEN = {"/healthz", "/login", "/logout"}
 NO_LIMITS = Limits(reads=1e9, writes=1e9, wrong=1e9)
 VALUES = {"node_id": "cpu-1", "id": "web-1", "id:path": "web-1", "number": "1", "number:int": "1", "path:path": "x.css"}

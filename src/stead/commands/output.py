@@ -232,8 +232,8 @@ def unconfirmed_text(carried: Carried) -> list[str]:
     ]
 
 
-def parsed_spec(path: str) -> dict[str, Any]:
-    """The work, groups and changes in a YAML file; ``-`` is standard input."""
+def parsed_spec(path: str, known: Sequence[str] = SPEC_FIELDS) -> dict[str, Any]:
+    """The work, groups and changes (or other `known` fields) in a YAML file; ``-`` is standard input."""
     from stead.specs.sections import Section, load_yaml
 
     try:
@@ -242,6 +242,6 @@ def parsed_spec(path: str) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Invalid(f"{path} cannot be read: {reason}") from None
     try:
-        return Section(load_yaml(text), "", SPEC_FIELDS).fields
+        return Section(load_yaml(text), "", known).fields
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from None

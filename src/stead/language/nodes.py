@@ -133,6 +133,7 @@ class NodeTemplate:
         count_min: The minimum number of such nodes.
         count_max: The maximum number of such nodes.
         price: What one costs, in a unit of your choice.
+        own_keys: Keys of labels whose value is the id of each node, such as ``kubernetes.io/hostname``.
 
     Example:
         ```python
@@ -147,7 +148,9 @@ class NodeTemplate:
     count_min: int = 0
     count_max: int = 0
     price: float = 0.0
+    own_keys: tuple[str, ...] = ()
 
     def node(self, id: NodeId) -> Node:
         """A node of this kind with the id `id`."""
-        return Node(id, self.capacity, self.labels, self.taints)
+        labels = self.labels.changed(dict.fromkeys(self.own_keys, id)) if self.own_keys else self.labels
+        return Node(id, self.capacity, labels, self.taints)

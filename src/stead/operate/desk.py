@@ -26,6 +26,7 @@ from stead.operate.cancellation import still_wanted
 from stead.operate.changes import Absent, NodeChange, inverse, state_of
 from stead.operate.history import Replayed
 from stead.operate.lint import Finding, lint
+from stead.operate.plans import PlanView, planned
 from stead.operate.snapshot import Query, Snapshot
 from stead.operate.views import GroupView, NodeView, OwnerView, Page, Summary, WorkView, node_json
 from stead.operate.what_if import Difference, read_changes, what_if
@@ -97,6 +98,9 @@ class Desk(Protocol):
     def what_if(self, written: Any) -> Difference: ...
     def blast(self, *changes: NodeChange) -> Difference:
         """What these changes of nodes would do together; nothing is changed."""
+
+    def plan(self, written: Any | None) -> PlanView:
+        """Which new nodes pending work needs; the kinds of nodes are in a document, or else those of the cluster."""
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
         """What can never match, in a spec or in all pending work."""
@@ -187,6 +191,9 @@ class Answering:
             self.check(change, node)
             found += change.facts(node, snapshot.engine.now)
         return what_if(snapshot, found)
+
+    def plan(self, written: Any | None = None) -> PlanView:
+        return planned(self.snapshot(), written)
 
     def lint(self, written: Any | None = None) -> Sequence[Finding]:
         snapshot = self.snapshot()

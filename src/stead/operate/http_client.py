@@ -31,6 +31,7 @@ from stead.operate.history import Replayed
 from stead.operate.known_fields import known, picked
 from stead.operate.lint import Finding
 from stead.operate.origins import check_token, origin_of
+from stead.operate.plans import PlanView, plan_of
 from stead.operate.snapshot import Query
 from stead.operate.views import GroupView, NodeView, OwnerView, Page, Summary, WorkView
 from stead.operate.what_if import KINDS, Difference, Fate, Stays
@@ -112,6 +113,9 @@ class HttpDesk:
 
     def what_if(self, written: Any) -> Difference:
         return self._read(difference_of, self._send("POST", "/what-if", written))
+
+    def plan(self, written: Any | None) -> PlanView:
+        return self._read(plan_of, self._send("POST", "/plan", {} if written is None else written))
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
         return self._items(finding_of, self._get("/lint") if written is None else self._send("POST", "/lint", written))

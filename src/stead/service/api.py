@@ -26,6 +26,7 @@ from stead.operate.audit import Author, entry_json
 from stead.operate.changes import Absent, Conflict, NodeChange, Removal
 from stead.operate.desk import Changes, Desk, Unanswered, carried_json, listed
 from stead.operate.lint import finding_json
+from stead.operate.plans import plan_json
 from stead.operate.snapshot import PAGE, PAGE_MAX
 from stead.operate.snapshot import Query as Part
 from stead.operate.usage import INTERVAL_S, KEPT, History, sample_json
@@ -68,6 +69,13 @@ After = Annotated[
 Text = Annotated[str, Query(max_length=256)]
 Pairs = Annotated[dict[str, str], Body(examples=[{"gpu_node": "true"}], max_length=PAIRS_MAX)]
 Spec = Annotated[dict[str, Any], Body(examples=[{"work": [{"id": "train", "resources": {"GPU": 1}}]}])]
+Kinds = Annotated[
+    dict[str, Any],
+    Body(
+        examples=[{"nodes": [{"id": "gpu", "capacity": {"CPU": 8, "GPU": 2}, "max": 10, "price": 2.5}]}],
+        description="The kinds of nodes to choose from; empty for those that the cluster has.",
+    ),
+]
 Question = Annotated[
     dict[str, Any],
     Body(examples=[{"changes": [{"taint": "gpu-1", "taints": "team=blue:NoSchedule"}]}]),
@@ -297,6 +305,16 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
     )
     def what_if(changes: Question) -> Answer:
         return Answer(difference_json(desk.what_if(changes)))
+
+    @api.post(
+        "/plan",
+        tags=["questions"],
+        summary="Show which new nodes pending work needs",
+        response_model=schemas.Plan,
+        dependencies=[WHILE_WANTED],
+    )
+    def plan(kinds: Kinds) -> Answer:
+        return Answer(plan_json(desk.plan(kinds or None)))
 
     @api.get(
         "/lint",

@@ -38,7 +38,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-QUESTIONS = frozenset({"/what-if", "/why", "/lint"})
+QUESTIONS = frozenset({"/what-if", "/why", "/lint", "/plan"})
 QUESTION_PAGES = "/ui/ask/"
 """Questions that are sent by POST because they are long; they change nothing."""
 

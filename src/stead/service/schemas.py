@@ -226,6 +226,37 @@ class Difference(BaseModel):
     harms: int
 
 
+class NewNodes(BaseModel):
+    """New nodes of one kind. If `is_like`, `name` is a node of the cluster that is of this kind."""
+
+    name: str
+    count: int
+    is_like: bool
+    resources: dict[str, float]
+    labels: dict[str, str]
+    taints: list[str]
+    price: float
+    serves: list[str]
+    at_limit: bool
+
+
+class StillPending(BaseModel):
+    """Work that stays pending; `nearest` is the kind of node that lacks the least."""
+
+    ids: list[str]
+    nearest: str
+    why: str
+
+
+class Plan(BaseModel):
+    """New nodes for pending work; `fits` would run on existing nodes."""
+
+    fits: list[str]
+    new_nodes: list[NewNodes]
+    pending: list[StillPending]
+    price: float
+
+
 class Found(BaseModel):
     ids: list[str]
     code: str
