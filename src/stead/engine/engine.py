@@ -334,7 +334,7 @@ class Engine:
             return self._decide_group(sleeper, next(iter(parts.waiting.items_in(line))), decisions)
         in_turn = sleeper.one_by_one or parts.board.work.watches(sleeper.kind)
         limit = SINGLES_MAX if in_turn and limit is None else limit
-        items = parts.preemption.last(parts.waiting.items_in(line))
+        items = parts.preemption.first_tried(parts.waiting.items_in(line), in_turn)
         run: list[Ask] = list(islice(parts.board.work.up_to_watched(items), limit))  # type: ignore[arg-type]  # shapes queue asks
         placed = (place_in_turn if in_turn else place_run)(parts, line, sleeper, run)
         decisions += placed
@@ -410,10 +410,12 @@ class Engine:
                 decisions.append(Refused(item.id, NodeUnknown(named)))
             return 0
         verdicts = short_verdicts(board, shape)
+        is_known = parts.preemption.keeps_places_for_all(item.id for item in parts.waiting.items_of(shape))
         made, cost, is_done = make_room(parts, shape, limit)
         if is_done:
             parts.waiting.sleep(shape, *board.wakers(shape))
-            self._report_waiting(shape, WhyNot(verdicts=verdicts), decisions)
+            if not is_known:
+                self._report_waiting(shape, WhyNot(verdicts=verdicts), decisions)
         decisions += made
         return cost
 

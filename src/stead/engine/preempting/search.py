@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from stead.engine.board import Board
 from stead.engine.fleet import Nodes
 from stead.engine.preempting.ranking import Cost, Needs, Ranking, Sources, cost_of
 from stead.engine.rules import Rule, World, allowed
@@ -75,6 +76,13 @@ def open_after_evictions(sources: Sources, demand: Demand) -> Nodes:
     """The nodes that only amounts refuse, or rules whose refusals may end when work is evicted."""
     world, rules = sources.board.world, demand.rules
     return sources.board.view(demand).open_but_for(world, rules.liftable) & allowed((rules.could_fit,), world)
+
+
+def may_be_open(board: Board, demand: Demand, row: int) -> bool:
+    """The same for one node."""
+    if not board.view(demand).open_but_for(board.world, demand.rules.liftable) >> row & 1:
+        return False
+    return all(board.fleet.amount(name).fitting_total(need).item(row) >= need for name, need in demand.needs)
 
 
 def _room(
