@@ -10,12 +10,10 @@ import os
 from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from stead.engine.decisions import Decision, NominationEnded, Placed, Preempted
 from stead.engine.engine import Engine
 from stead.engine.facts import (
-    AskEnded,
     AskEnding,
     AskRunning,
     AskSubmitted,
@@ -91,8 +89,8 @@ def random_cluster(maker: Maker, special: int, preemptors: int) -> Full:
     """Each special field of an ask is used once in `special` times."""
     full = Full()
     for id in NODE_IDS[: 1 + maker.below(4)]:
-        node = maker.node(id)
-        full.apply(NodeJoined(replace(node, taints=node.taints if maker.rarely(4) else ())))
+        empty = maker.node(id)
+        full.apply(NodeJoined(replace(empty, taints=empty.taints if maker.rarely(4) else ())))
     for number in range(4 + maker.below(12)):
         work = replace(
             maker.ask(f"w{number}", 1, False, special),

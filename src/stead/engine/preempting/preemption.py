@@ -12,17 +12,19 @@ from itertools import islice
 from typing import TypeVar
 
 from stead.engine.board import Board
+from stead.engine.columns.amounts import Amounts
 from stead.engine.columns.sharing import Sheet
 from stead.engine.decisions import Decision, NominationEnded, Preempted
+from stead.engine.fleet import Nodes
 from stead.engine.groups.search import Team
 from stead.engine.preempting.evictable import Evictable
 from stead.engine.preempting.for_groups import Plan, RoomForGroup
 from stead.engine.preempting.protection import Protection
 from stead.engine.preempting.ranking import Sources
-from stead.engine.preempting.search import Rankings, Room, may_be_open, room_for
+from stead.engine.preempting.search import Rankings, Room, open_but_for_work, room_for
 from stead.engine.shapes import Demand, Shape
 from stead.engine.waiting import Line
-from stead.engine.work import Kind, Placement
+from stead.engine.work import Placement
 from stead.language.asks import Ask, AskId, GroupId
 from stead.language.budgets import Budget
 
@@ -40,6 +42,7 @@ class Preemption:
         self.spared: Sheet[AskId, None] = Sheet()
         """Placed work that could not be evicted."""
         self._table, self._rankings = Evictable(), Rankings()
+        self._left: tuple[int, Amounts] | None = None  # of each budget, for a version of the budgets
         self._settled: int | None = None  # the position in the log of changed rows
 
     def fork(self, board: Board) -> Preemption:
@@ -71,6 +74,7 @@ class Preemption:
         """Placed work was not evicted; if that is final, it is not chosen again."""
         placement = self._board.work.placements.map.get(id)
         if placement is not None:
+            self._left = None
             self.ending.write().pop(id, None)
             if is_final:
                 self.spared.write()[id] = None
@@ -79,12 +83,14 @@ class Preemption:
     def left(self, id: AskId) -> None:
         """Work has left its node."""
         if id in self.ending.map:
+            self._left = None
             del self.ending.write()[id]
         if id in self.spared.map:
             del self.spared.write()[id]
 
     def budget_changed(self, budget: Budget) -> None:
         """A budget is new, or allows another number of evictions."""
+        self._left = None
         before, placed = self.protection.budgets.map.get(budget.id), self._board.work.placements.map
         self.protection.set(budget)
         uncounted = [id for id, is_counted in self.ending.map.items() if not is_counted]
@@ -164,12 +170,15 @@ class Preemption:
         self, rows: Collection[int] | None, fitting: list[list[Placement]], ended: list[Decision]
     ) -> frozenset[int]:
         """Look at the nominations on these rows, or on all. Returns the rows where some have ended."""
-        gave_way, known = set[int](), {team[0].ask.id for team in fitting}
+        gave_way, known, open_to = set[int](), {team[0].ask.id for team in fitting}, dict[Demand, Nodes]()
         for team in _teams(self._board.work.nominations.map.values()):
             if team[0].ask.id in known:
                 continue
             demands = [self._board.shape_of(each.ask).demands[each.choice] for each in team]
-            if not all(may_be_open(self._board, demand, each.row) for each, demand in zip(team, demands, strict=True)):
+            for demand in demands:
+                if demand not in open_to:
+                    open_to[demand] = open_but_for_work(self._board, demand)
+            if not all(open_to[demand] >> each.row & 1 for each, demand in zip(team, demands, strict=True)):
                 is_over = True
             elif rows is None or any(each.row in rows for each in team):
                 misfits = self._misfits(team, demands)
@@ -247,6 +256,7 @@ class Preemption:
             if is_ending:
                 self.will_end(id)
             else:
+                self._left = None
                 del self.ending.write()[id]
                 self._look_again(self._board.work.placements.map[id].row)
         return self._sources()
@@ -269,17 +279,19 @@ class Preemption:
         """What rankings read, up to date."""
         board = self._board
         self._table.refresh(board.fleet, board.work, self.ending.map, self.spared.map)
-        return Sources(board, self._table, self.protection, self._uncounted())
+        return Sources(board, self._table, self.protection, self._left_by_budget())
 
-    def _uncounted(self) -> Sequence[Kind]:
-        """The kinds of the work whose eviction no budget counts yet."""
-        if not self.protection.budgets.map:
-            return ()
-        placed = self._board.work.placements.map
-        asks = [placed[id].ask for id, is_counted in self.ending.map.items() if not is_counted]
-        return [(ask.namespace, ask.labels) for ask in asks]
+    def _left_by_budget(self) -> Amounts:
+        """How many evictions each budget still allows, less those that the cluster does not count yet."""
+        if self._left is None or self._left[0] != self.protection.version:
+            placed = self._board.work.placements.map
+            asks = [placed[id].ask for id, is_counted in self.ending.map.items() if not is_counted]
+            uncounted = [(ask.namespace, ask.labels) for ask in asks] if self.protection.budgets.map else []
+            self._left = self.protection.version, self.protection.allowed(uncounted)
+        return self._left[1]
 
     def _set_ending(self, id: AskId, is_counted: bool) -> None:
+        self._left = None
         self.ending.write()[id] = is_counted
         self._look_again(self._board.work.placements.map[id].row)
 
