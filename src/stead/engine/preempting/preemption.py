@@ -43,7 +43,7 @@ class Preemption:
         """Placed work that could not be evicted."""
         self._table, self._rankings = Evictable(), Rankings()
         self._left: tuple[int, Amounts] | None = None  # of each budget, for a version of the budgets
-        self._settled: int | None = None  # the position in the log of changed rows
+        self._settled: tuple[int, int] | None = None  # the position in the log of changed rows, and a version
 
     def fork(self, board: Board) -> Preemption:
         twin = Preemption(board)
@@ -155,15 +155,17 @@ class Preemption:
         ended, because their work cannot fit there any more. Only rows that changed since the last call are looked
         at."""
         nominations, fleet = self._board.work.nominations.map, self._board.fleet
-        changed = None if self._settled is None else fleet.touched.since(self._settled)
-        rows: Collection[int] | None = None if changed is None else frozenset(changed)
         fitting, ended = list[list[Placement]](), list[Decision]()
+        if self._settled == (fleet.touched.end, fleet.version):
+            return fitting, ended
+        changed = None if self._settled is None else fleet.touched.since(self._settled[0])
+        rows: Collection[int] | None = None if changed is None else frozenset(changed)
         while nominations:
             gave_way = self._settle(rows, fitting, ended)
             if not gave_way:
                 break
             rows = gave_way
-        self._settled = fleet.touched.end
+        self._settled = fleet.touched.end, fleet.version
         return fitting, ended
 
     def _settle(

@@ -81,7 +81,7 @@ def open_after_evictions(sources: Sources, demand: Demand) -> Nodes:
 
 def open_but_for_work(board: Board, demand: Demand) -> Nodes:
     """The same, also where there is not enough even on an empty node."""
-    return board.view(demand).open_but_for(board.world, demand.rules.liftable)
+    return board.view(demand).open_but_for_work(board.world)
 
 
 def _room(
