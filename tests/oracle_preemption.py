@@ -6,7 +6,7 @@ evicts. Nothing of the engine is used but its types.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf
@@ -160,6 +160,12 @@ class PreemptionOracle:
                 if not world.obstacles(ask, choice, node):
                     yield frozenset(chosen)
 
+    def worst(self, ask: Ask, node: NodeId, victims: Collection[AskId]) -> tuple[bool, int]:
+        """Whether such a set exceeds a budget, and the priority of its most important work."""
+        exceeding = self.exceeding(id for id in self.evictable_for(ask, node) if id not in self.ending)
+        highest = max((self.work(id).priority for id in victims), default=-(2**40))
+        return not exceeding.isdisjoint(victims), highest
+
     # What was decided
 
     def took(self, ask: Ask, room: Room) -> None:
@@ -171,9 +177,6 @@ class PreemptionOracle:
         self.world.forget(id)
         self.ending.pop(id, None)
         self.spared.discard(id)
-
-    def placed_at(self) -> Mapping[AskId, NodeId]:
-        return self.world.placed
 
 
 def put_back(world: Oracle, held: Held) -> None:
