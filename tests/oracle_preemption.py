@@ -77,7 +77,7 @@ class PreemptionOracle:
             world.lose(id)
         if world.obstacles(ask, choice, node):
             return None
-        candidates = [id for id in lower if id not in self.ending]
+        candidates = self.evictable_now(ask, node)
         exceeding = self.exceeding(candidates)
         victims = []
         for id in sorted(candidates, key=lambda id: id not in exceeding):
@@ -110,6 +110,10 @@ class PreemptionOracle:
         ]
         arrived = list(self.world.held)
         return sorted(found, key=lambda id: (-self.work(id).priority, self.starts.get(id, inf), arrived.index(id)))
+
+    def evictable_now(self, ask: Ask, node: NodeId) -> list[AskId]:
+        """The same without what is ending anyway."""
+        return [id for id in self.evictable_for(ask, node) if id not in self.ending]
 
     def lower_places(self, ask: Ask, node: NodeId) -> list[AskId]:
         """The pending work of a lower priority for which this node keeps a place: it gives way."""
@@ -151,7 +155,7 @@ class PreemptionOracle:
         """Every set of evictions on a node after which the ask fits there; what is ending is gone, too."""
         lower = self.evictable_for(ask, node)
         gone = [*(id for id in lower if id in self.ending), *self.lower_places(ask, node)]
-        rest = [id for id in lower if id not in self.ending]
+        rest = self.evictable_now(ask, node)
         for size in range(len(rest) + 1):
             for chosen in combinations(rest, size):
                 world = self.with_kept_places(self.world)
@@ -161,10 +165,10 @@ class PreemptionOracle:
                     yield frozenset(chosen)
 
     def worst(self, ask: Ask, node: NodeId, victims: Collection[AskId]) -> tuple[bool, int]:
-        """Whether such a set exceeds a budget, and the priority of its most important work."""
-        exceeding = self.exceeding(id for id in self.evictable_for(ask, node) if id not in self.ending)
-        highest = max((self.work(id).priority for id in victims), default=-(2**40))
-        return not exceeding.isdisjoint(victims), highest
+        """Whether such a set exceeds a budget; if not, the priority of its most important work."""
+        if not self.exceeding(self.evictable_now(ask, node)).isdisjoint(victims):
+            return True, 0
+        return False, max((self.work(id).priority for id in victims), default=-(2**40))
 
     # What was decided
 

@@ -222,11 +222,12 @@ def test_a_group_preempts_as_a_whole_or_not_at_all(full: Full, count: int, least
     full.engine.apply(*map(AskEnded, {*victims, *ending}))
     for id in {*victims, *ending}:
         full.oracle.ended(id)
-    (placed,) = [each for each in full.engine.decide() if isinstance(each, GroupPlaced)]
-    assert {(each.ask, each.node) for each in made} <= set(placed.members)
-    for id, node in placed.members:
+    first, *later = [each for each in full.engine.decide() if isinstance(each, GroupPlaced)]
+    assert {(each.ask, each.node) for each in made} == set(first.members)
+    placed = [*first.members, *(member for each in later for member in each.members)]
+    for id, node in placed:
         full.oracle.world.place(full.oracle.world.asks[id], node)
-    for id, node in placed.members:
+    for id, node in placed:
         world = full.oracle.world.copy()
         held = world.held[id]
         world.lose(id)

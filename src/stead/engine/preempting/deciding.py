@@ -18,6 +18,7 @@ from stead.language.asks import Ask, GroupId
 def place_nominated(parts: Parts) -> list[Decision]:
     """Place the nominated work that fits on its node now."""
     fitting, decisions = parts.preemption.ready()
+    _wake_ended(parts, decisions)
     for team in fitting:
         first = team[0]
         if first.group is not None:
@@ -57,8 +58,16 @@ def make_room_for_group(parts: Parts, id: GroupId) -> list[Decision]:
         plan = preemption.room_for_group(team, record.group.priority)
         if plan is not None:
             made = (preemption.take(member.ask, room, line, id) for member, room in plan.rooms)
-            return [decision for decisions in made for decision in decisions]
+            return _wake_ended(parts, [decision for decisions in made for decision in decisions])
     return []
+
+
+def _wake_ended(parts: Parts, decisions: list[Decision]) -> list[Decision]:
+    """Work whose place is not kept any more is tried again."""
+    for each in decisions:
+        if isinstance(each, NominationEnded):
+            parts.waiting.wake_sleeper(parts.line_of(each.ask).sleeper)
+    return decisions
 
 
 AS_PLACEMENTS = 8
@@ -83,6 +92,6 @@ def make_room(parts: Parts, shape: Shape, limit: int | None) -> tuple[list[Decis
             made = preemption.make_room(ask, shape, line)
             if not made:
                 break
-            decisions += made
+            decisions += _wake_ended(parts, made)
             cost += AS_PLACEMENTS
     return decisions, cost, True

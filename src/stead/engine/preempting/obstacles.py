@@ -1,21 +1,30 @@
 """What rules about other work mean for an eviction: which work must go from a node, and where that is not enough.
 
-Rule: this is about work of a lower priority and all nodes at once. `must_go` is exact for each piece of work; `hopeful`
-may name a node too many, but never one too few.
+Rule: it compares all nodes at once. `must_go` is exact for each piece of work; `hopeful` may name a node too many, but
+never one too few.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
 from stead.engine.columns.amounts import Amounts
+from stead.engine.columns.change_log import Column
+from stead.engine.fleet import Fleet, Nodes, as_flags
 from stead.engine.preempting.evictable import Evictable, Flags, Traits
 from stead.engine.rules import HoldsAffinity, NotSkewed, PortsFree, World
 from stead.engine.shapes import Demand
 from stead.engine.work import Kind, Matching, meant_by
 from stead.language.asks import Affinity, HostPort
+from stead.language.labels import NODE_ID
+
+Keys = frozenset[str]
+EVERYWHERE: Keys = frozenset()
+"""Every node, because every node has an id and ports."""
 
 
 class Obstacles:
@@ -30,18 +39,34 @@ class Obstacles:
         self._ports = [port for rule in rules if isinstance(rule, PortsFree) for port in rule.ports]
         known = len(self._apart) + bool(self._ports)
         self.are_all_known = known == len(rules) and not demand.on_devices
-        self._must_go: Flags = np.zeros(0, np.bool_)
-        self._beginnings = -1
+        self._must_go: dict[Keys, set[int]] = {}
+        self._known = -1, 0
 
-    def must_go(self, table: Evictable) -> Flags:
-        """By the number of the kind of work: whether no such work may be on a node that takes the demand."""
-        kinds = table.kind_numbers
-        if self._beginnings != table.beginnings or len(self._must_go) > len(kinds):
-            self._beginnings, self._must_go = table.beginnings, np.zeros(0, np.bool_)
-        new = list(kinds)[len(self._must_go) :]
-        if new:
-            self._must_go = np.append(self._must_go, [self._refuses(each) for each in new])
-        return self._must_go
+    def must_go(self, table: Evictable, fleet: Fleet, slots: int, rows: Amounts) -> Flags:
+        """Which work in these slots and rows may not be on a node together with the demand."""
+        self._learn(table)
+        found, kinds = np.zeros((slots, len(rows)), np.bool_), table.kinds[:slots, rows]
+        for keys, refused in self._must_go.items():
+            is_refused = np.zeros(len(table.kind_numbers), np.bool_)
+            is_refused[list(refused)] = True
+            carrying = [fleet.with_key.map.get(key, 0) for key in keys]
+            part = is_refused[kinds]
+            found |= part & as_flags(_union(carrying), fleet.size)[rows] if keys else part
+        return found
+
+    def columns(self) -> tuple[Column, ...]:
+        """The labels that `must_go` reads."""
+        return tuple(Column("label", key) for keys in self._must_go for key in sorted(keys))
+
+    def _learn(self, table: Evictable) -> None:
+        """Look at the kinds of work that are new."""
+        kinds, (beginnings, known) = table.kind_numbers, self._known
+        if beginnings != table.beginnings:
+            self._must_go, known = {}, 0
+        for number, each in enumerate(islice(kinds, known, None), start=known):
+            for keys in self._refusing(each):
+                self._must_go.setdefault(keys, set()).add(number)
+        self._known = table.beginnings, len(kinds)
 
     def hopeful(self, world: World, table: Evictable, priority: int) -> Flags:
         """The rows where evicting work of a lower priority can satisfy the affinities and spreads."""
@@ -60,13 +85,21 @@ class Obstacles:
             found[each.row] = True  # it gives way, and is counted above
         return found
 
-    def _refuses(self, other: Traits) -> bool:
-        """Whether such work and the demand cannot be on one node."""
-        if any(rule.meant.includes(other.kind) for rule in self._apart):
-            return True
+    def _refusing(self, other: Traits) -> Iterator[Keys]:
+        """The label keys of which a node must have one, so that it cannot have such work and the demand together."""
         if any(_collide(port, own) for port in other.ports for own in self._ports):
-            return True
-        return any(_keeps_away(each, other.kind, self.demand.kind) for term in other.affinities for each in term)
+            yield EVERYWHERE
+        apart = [rule.affinity for rule in self._apart if rule.meant.includes(other.kind)]
+        both_ways = [each for term in other.affinities for each in term]
+        for each in (*apart, *(it for it in both_ways if _keeps_away(it, other.kind, self.demand.kind))):
+            yield EVERYWHERE if NODE_ID in each.topologies else frozenset(each.topologies)
+
+
+def _union(sets: Iterable[Nodes]) -> Nodes:
+    found = 0
+    for each in sets:
+        found |= each
+    return found
 
 
 def _is_apart(rule: HoldsAffinity) -> bool:

@@ -64,7 +64,7 @@ class Ranking:
         self.needs, self.priority, self.obstacles = needs, priority, obstacles
         self._columns: list[NDArray[np.int64] | NDArray[np.float64]] = []
         self._is_enough: Flags = np.zeros(0, np.bool_)
-        self._seen = (-1, 0, -1)
+        self._seen: tuple[int, int, int, tuple[int, ...]] = (-1, 0, -1, ())
         self._left: tuple[int, ...] = ()
 
     def refresh(self, sources: Sources) -> None:
@@ -72,10 +72,11 @@ class Ranking:
         against one, all rows with protected work."""
         table = sources.table
         changed = table.changes.since(self._seen[1])
-        seen = table.beginnings, table.changes.end, sources.protection.version
+        labels = sources.board.fleet.stamp(self.obstacles.columns() if self.obstacles is not None else ())
+        seen = table.beginnings, table.changes.end, sources.protection.version, labels
         size = table.priorities.shape[1]
         left = tuple(sources.left.tolist())
-        if changed is None or (self._seen[0], self._seen[2]) != (seen[0], seen[2]):
+        if changed is None or (self._seen[0], *self._seen[2:]) != (seen[0], *seen[2:]):
             self._is_enough = np.zeros(size, np.bool_)
             self._columns = [*(np.zeros(size, np.int64) for _ in range(4)), np.zeros(size)]
             self._compute(sources, np.arange(sources.board.fleet.extent))
@@ -153,7 +154,7 @@ class Ranking:
         none = np.zeros(wanted.shape, np.bool_)
         victims = none.copy()
         if self.obstacles is not None and slots:
-            victims = wanted & enough & self.obstacles.must_go(table)[table.kinds[:slots, rows]]
+            victims = wanted & enough & self.obstacles.must_go(table, fleet, slots, rows)
             wanted &= ~victims
         for group in (wanted,) if exceeding is None else (wanted & exceeding, wanted & ~exceeding):
             for slot in range(slots):
