@@ -30,6 +30,7 @@ from stead.language.taints import Effect
 from tests.behaviour import (
     all_of,
     amounts,
+    apart,
     apart_from_app,
     decide_after,
     near_app,
@@ -130,6 +131,14 @@ def test_for_rules_about_other_work_the_work_is_there_already() -> None:
     engine = full("a", "b", cpu=2)
     submit(engine, boss(labels={"app": "boss"}, affinities=all_of(apart_from_app("guest", symmetric=True))))
     assert nominated(submit(engine, boss("guest", labels={"app": "guest"}))) == {"guest": "b"}
+
+
+def test_work_that_names_it_by_its_id_sees_it_there_as_well() -> None:
+    engine = full("a", "b", cpu=2)
+    assert nominated(submit(engine, boss())) == {"boss": "a"}
+    assert nominated(submit(engine, boss("guest", affinities=all_of(apart("boss", topologies=("zone",)))))) == {
+        "guest": "b"
+    }
 
 
 # -- the end of a nomination
