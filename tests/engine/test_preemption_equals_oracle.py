@@ -175,9 +175,7 @@ def test_work_is_placed_on_its_node_once_the_victims_are_gone(full: Full) -> Non
     """Also nothing is evicted for work that then does not fit."""
     (ask,) = full.preemptors
     for chosen in made_by(full.submit(ask)):
-        ending = [id for id in full.oracle.ending if full.oracle.world.held[id].node == chosen.node]
-        lower = [id for id in ending if full.oracle.work(id).priority < ask.priority]
-        decisions = full.end(*lower)
+        decisions = full.end(*(id for id in full.oracle.evictable_for(ask, chosen.node) if id in full.oracle.ending))
         assert [(each.ask, each.node) for each in decisions if isinstance(each, Placed)] == [(ask.id, chosen.node)]
 
 
@@ -218,7 +216,8 @@ def test_a_group_preempts_as_a_whole_or_not_at_all(full: Full, count: int, least
     full.oracle.world.apply(GroupSubmitted(group))
     victims = [victim for each in made for victim in each.victims]
     assert len(set(victims)) == len(victims)
-    ending = [id for id in full.oracle.ending if full.oracle.work(id).priority < ask.priority]
+    nodes = list(full.oracle.world.places)
+    ending = [id for node in nodes for id in full.oracle.evictable_for(ask, node) if id in full.oracle.ending]
     full.engine.apply(*map(AskEnded, {*victims, *ending}))
     for id in {*victims, *ending}:
         full.oracle.ended(id)
