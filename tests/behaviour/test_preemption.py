@@ -365,3 +365,10 @@ def test_priorities_at_the_ends_of_the_range_compare_as_numbers() -> None:
     engine = cluster(node("a", 2), node("b", 2))
     engine.apply(*running(low("a-0", priority=2**31 - 2), on="a"), *running(low("b-0", priority=-(2**31)), on="b"))
     assert victims(submit(engine, boss(priority=2**31 - 1))) == ["b-0"]
+
+
+def test_work_preempts_once_more_important_work_has_ended_although_a_rule_refuses_the_node() -> None:
+    engine = cluster(node("a", 2))
+    engine.apply(*running(low("web", 1, ports=(HostPort(80),)), ask("other", 1, priority=20), on="a"))
+    assert not victims(submit(engine, boss(cpu=2, ports=(HostPort(80),))))
+    assert victims(end(engine, "other")) == ["web"]

@@ -56,7 +56,7 @@ from stead.engine.groups.lifecycle import GroupShape, WhyNot
 from stead.engine.groups.timeouts import release_late
 from stead.engine.parts import Parts
 from stead.engine.placing import announce, place_in_turn, place_run
-from stead.engine.preempting.deciding import make_room, make_room_for_group, place_nominated
+from stead.engine.preempting.deciding import make_room, make_room_for_group, place_nominated, wakers
 from stead.engine.restart.assumed import assume
 from stead.engine.restart.checkpoints import Checkpoint, restore, save
 from stead.engine.rules import dead_required_nodes
@@ -413,7 +413,7 @@ class Engine:
         is_known = parts.preemption.keeps_places_for_all(item.id for item in parts.waiting.items_of(shape))
         made, cost, is_done = make_room(parts, shape, limit)
         if is_done:
-            parts.waiting.sleep(shape, *board.wakers(shape))
+            parts.waiting.sleep(shape, *wakers(parts, shape))
             if not is_known:
                 self._report_waiting(shape, WhyNot(verdicts=verdicts), decisions)
         decisions += made

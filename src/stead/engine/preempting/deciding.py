@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stead.engine.columns.change_log import Column
 from stead.engine.decisions import Decision, GroupPlaced, NominationEnded
+from stead.engine.fleet import Nodes
 from stead.engine.parts import Parts
 from stead.engine.placing import announce
 from stead.engine.shapes import Shape
@@ -60,6 +62,20 @@ def make_room_for_group(parts: Parts, id: GroupId) -> list[Decision]:
             made = (preemption.take(member.ask, room, line, id) for member, room in plan.rooms)
             return _wake_ended(parts, [decision for decisions in made for decision in decisions])
     return []
+
+
+def wakers(parts: Parts, shape: Shape) -> tuple[list[Column], Nodes]:
+    """The columns whose change could let pending asks of this shape fit or preempt, and the nodes where more free
+    resources could."""
+    board = parts.board
+    columns, hopes = board.wakers(shape)
+    (first, *_) = parts.waiting.items_in(parts.waiting.lines_of(shape)[0]).values()
+    assert isinstance(first, Ask), "shapes queue asks"
+    if parts.preemption.may_help(first):  # it may then preempt where a rule refuses it now
+        for demand in shape.demands:
+            columns += [Column("free", resource) for resource, _ in demand.needs]
+            hopes |= board.view(demand).open_but_for_work(board.world)
+    return columns, hopes
 
 
 def _wake_ended(parts: Parts, decisions: list[Decision]) -> list[Decision]:
