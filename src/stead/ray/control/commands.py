@@ -78,6 +78,7 @@ REPORTED = (
     NodeResized,
     TaintExpired,
     Refused,
+    Preempted,
     BatchDecided,
 )
 """What becomes an event on Ray, in addition to why work is pending."""
@@ -95,7 +96,7 @@ class Placing:
         self._short: dict[str, float] = {}  # what waits for room -> since when
         self._reported: dict[str, tuple[tuple[Reason, ...], ...]] = {}  # by shape, the last reported reasons
         self._world = 0  # changes when anything changes that rules depend on
-        self._early: list[Placed | GroupPlaced | Evicted] = []
+        self._early: list[Placed | GroupPlaced | Evicted | Preempted] = []
         self._is_open = False
         self.autoscaler = Mirror()
 
@@ -123,7 +124,13 @@ class Placing:
         self.groups.create_again(engine.placed)
         self._is_open = True
         for command in self._early:
-            self.evict(command) if isinstance(command, Evicted) else self.bind(command)
+            match command:
+                case Evicted():
+                    self.evict(command)
+                case Preempted():
+                    self.preempt(command)
+                case _:
+                    self.bind(command)
         self._short = dict.fromkeys(engine.waiting, time.monotonic())  # their reasons were reported before the restart
         known = {*engine.placed, *engine.waiting}
         self._recovered = [*self._over(engine), *self.ticketed.not_in_engine(known), *self.groups.not_in_engine(known)]
@@ -347,7 +354,11 @@ class Placing:
             self.ticketed.evict(evicted.ask, evicted.node)
 
     def preempt(self, preempted: Preempted) -> None:
-        """The victims are actors: only they can be marked as preemptible."""
+        """The victims are actors: only they can be marked as preemptible. They end like evicted ones: their restart is
+        free, and waits until the engine has placed them again."""
+        if not self._is_open:
+            self._early.append(preempted)
+            return
         for victim in preempted.victims:
             self.ticketed.evict(victim, preempted.node)
 
@@ -372,6 +383,8 @@ class Placing:
             return
         now, names = time.time(), self._engine.titles
         for what in reported:
+            if isinstance(what, Preempted) and not what.victims:
+                continue
             if isinstance(what, Waiting):
                 self._pending(what, now, names)
             elif (event := event_of(what, now, names)) is not None:
