@@ -27,7 +27,7 @@ from stead.language.nodes import Node
 
 NODES, PREEMPTORS, ALONE = 5_000, 1_000, 10
 WORK_PER_NODE, APPS, BUDGETS = 8, 50, 25
-TIMED_NODES = 3
+TIMED_NODES = 1
 GOAL_MS = 10.0
 
 

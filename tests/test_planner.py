@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,10 @@ from stead.engine.engine import Engine
 from stead.engine.facts import AskRunning, AskSubmitted, GroupSubmitted, NodeJoined, NodeUsed
 from stead.language.asks import Affinity, Ask, Choice, Group
 from stead.language.labels import ANYWHERE, NODE_ID, Requirement, Selector
-from stead.language.nodes import Node
+from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
-from stead.planner import HYPOTHETICAL, served_by, wanting_a_node
+from stead.language.taints import Taint
+from stead.planner import HYPOTHETICAL, nodes_to_add, served_by, wanting_a_node
 from tests.strategies_for_tests import asks, clusters
 
 BUSY = Node.of("busy", {"CPU": 1})
@@ -113,3 +116,50 @@ def test_the_engine_places_what_the_planner_promises(nodes: list[Node], some: li
             fork = engine.fork()
             fork.apply(NodeJoined(template.node(HYPOTHETICAL)))
             assert fork.explain(ask).fits
+
+
+SMALL = NodeTemplate("small", Resources.of(CPU=4), count_max=10)
+LARGE = NodeTemplate("large", Resources.of(CPU=16), count_max=10, price=3.0)
+TAINTED = NodeTemplate("tainted", Resources.of(CPU=64), taints=(Taint("gpu", "true"),), count_max=10)
+
+
+def pending(*works: Ask | Group) -> Engine:
+    engine = Engine()
+    engine.apply(*(GroupSubmitted(work) if isinstance(work, Group) else AskSubmitted(work) for work in works))
+    engine.decide()
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("cpus", "templates", "expected"),
+    [
+        ([1, 1], [SMALL], {"small": 1}),
+        ([4, 4, 4], [SMALL], {"small": 3}),
+        ([4, 4, 4], [SMALL, LARGE], {"large": 1}),
+        ([8], [SMALL, LARGE], {"large": 1}),
+        ([1], [SMALL, LARGE], {"small": 1}),
+        ([1], [LARGE, SMALL], {"small": 1}),
+        ([8], [SMALL], {}),
+        ([1], [TAINTED], {}),
+        ([1], [], {}),
+        ([4] * 12, [SMALL], {"small": 10}),
+    ],
+)
+def test_nodes_are_added_while_they_let_pending_work_run(
+    cpus: list[int], templates: list[NodeTemplate], expected: dict[str, int]
+) -> None:
+    engine = pending(*(Ask.of(f"w{number}", {"CPU": cpu}) for number, cpu in enumerate(cpus)))
+    assert nodes_to_add(engine, templates) == expected
+    assert not engine.placed, "the engine itself is unchanged"
+
+
+def test_nodes_are_added_for_a_whole_group_or_not_at_all() -> None:
+    members = tuple(Ask.of(f"m{number}", {"CPU": 4}) for number in range(3))
+    engine = pending(Group("g", (members,)))
+    assert nodes_to_add(engine, [SMALL]) == {"small": 3}
+    assert nodes_to_add(engine, [replace(SMALL, count_max=2)]) == {}
+
+
+def test_no_more_nodes_than_the_limit_are_added() -> None:
+    engine = pending(*(Ask.of(f"w{number}", {"CPU": 4}) for number in range(5)))
+    assert nodes_to_add(engine, [SMALL], limit=2) == {"small": 2}

@@ -6,7 +6,7 @@ decide, so it never promises what the engine would not place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from stead.engine.engine import Engine
@@ -20,6 +20,9 @@ HYPOTHETICAL = "(hypothetical)"
 
 PIECES_MAX = 100_000
 """The maximum number of pieces of one kind to consider."""
+
+NODES_MAX, GROWN_MAX = 100, 16
+"""The maximum number of nodes to add, and of nodes of one template that are tried at once, for a group."""
 
 
 def wanting_a_node(engine: Engine, pending: Iterable[tuple[Ask, int]] = ()) -> list[tuple[Ask, int]]:
@@ -68,3 +71,41 @@ def _value_for(requirement: Requirement) -> str | None:
     numbers = [str(bound + step) for bound in near if bound is not None for step in (-1, 1)]
     found = (value for value in (*sorted(requirement.values), *numbers, "any", "other") if requirement.accepts(value))
     return next(found, None)
+
+
+def nodes_to_add(engine: Engine, templates: Sequence[NodeTemplate], limit: int = NODES_MAX) -> dict[str, int]:
+    """How many nodes of each template would let pending work run, at most `limit` in all and `count_max` of each.
+
+    Nodes are added one at a time: the template whose next node places the most pending work, at the lowest price; of
+    equal ones the first. A group counts when it fits as a whole, so several nodes are tried at once for it.
+    """
+    fork, counts = engine.fork(), dict.fromkeys((template.name for template in templates), 0)
+    left, placed = limit, len(fork.placed)
+    while left > 0 and fork.waiting:
+        tried = [
+            each
+            for template in templates
+            if (each := _grown(fork, template, counts[template.name], left, placed)) is not None
+        ]
+        if not tried:
+            break
+        gain, template, more, fork = max(tried, key=lambda each: (each[0] / each[2], -each[1].price))
+        counts[template.name] += more
+        left -= more
+        placed += gain
+    return {name: count for name, count in counts.items() if count}
+
+
+def _grown(
+    engine: Engine, template: NodeTemplate, count: int, left: int, placed: int
+) -> tuple[int, NodeTemplate, int, Engine] | None:
+    """The fewest more nodes of a template that place anything: what they place, and the engine with them."""
+    fork = engine.fork()
+    for more in range(1, min(left, template.count_max - count, GROWN_MAX) + 1):
+        id = f"{HYPOTHETICAL}/{template.name}/{count + more}"
+        fork.apply(NodeJoined(template.node(id)))
+        fork.decide()
+        gain = len(fork.placed) - placed
+        if gain > 0:
+            return gain, template, more, fork
+    return None
