@@ -447,8 +447,7 @@ class Engine:
 
     def refusals_by_plugin(self, ask: Ask) -> tuple[PluginRefusal, ...]:
         """Why no node takes the ask now, counted as kube-scheduler counts."""
-        board = self._parts.board.fork(lasting=False)
-        return refusals_by_plugin(board, ask)
+        return refusals_by_plugin(self._parts.board.fork(lasting=False), ask)
 
     def feasible(self, ask: Ask) -> frozenset[NodeId]:
         """The nodes that would take the ask, by any of its choices, if nothing else ran there."""
@@ -505,6 +504,17 @@ class Engine:
         """Every placed ask and its node."""
         nodes = self._parts.board.fleet.nodes.map
         return {id: nodes[placement.row].id for id, placement in self._parts.board.work.placements.map.items()}
+
+    @property
+    def ending(self) -> Mapping[AskId, NodeId]:
+        """Placed work that is being stopped, or shall be for other work, and its node."""
+        return {id: node for id, node in self.placed.items() if id in self._parts.preemption.ending.map}
+
+    @property
+    def nominated(self) -> Mapping[AskId, NodeId]:
+        """Pending work for which a place is kept, and its node."""
+        nodes = self._parts.board.fleet.nodes.map
+        return {id: nodes[kept.row].id for id, kept in self._parts.board.work.nominations.map.items()}
 
     @property
     def asks(self) -> Mapping[AskId, Ask]:

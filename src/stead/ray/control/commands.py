@@ -131,6 +131,8 @@ class Placing:
                     self.preempt(command)
                 case _:
                     self.bind(command)
+        for id, node in engine.ending.items():
+            self._stop(id, node)
         self._short = dict.fromkeys(engine.waiting, time.monotonic())  # their reasons were reported before the restart
         known = {*engine.placed, *engine.waiting}
         self._recovered = [*self._over(engine), *self.ticketed.not_in_engine(known), *self.groups.not_in_engine(known)]
@@ -246,11 +248,12 @@ class Placing:
         return bool(self._short)
 
     def _waits_s(self) -> dict[str, float]:
-        """By shape of tasks, or "" for other work: how long the oldest has waited for room; 0 if it is new."""
-        now, found = time.monotonic(), dict[str, float]()
+        """By shape of tasks, or "" for other work: how long the oldest has waited for room; 0 if it is new. Work for
+        which a place is kept does not wait for other work to end."""
+        now, found, kept = time.monotonic(), dict[str, float](), self._engine.nominated
         if self.ticketed.has_arrivals or self.groups.has_news:
             found[""] = 0.0
-        for id, since in self._short.items():
+        for id, since in ((id, since) for id, since in self._short.items() if id not in kept):
             slot = read_slot(id.rpartition("#")[0])
             key = slot[0] if slot else ""
             found[key] = max(found.get(key, 0.0), now - since)
@@ -322,7 +325,7 @@ class Placing:
         with self._lock:
             lives = self.ticketed.lives
             tickets = [(node, lives[id].what.name) for id, node in self.ticketed.evicting.items() if id in lives]
-            return [*tickets, *self.slots.pools.evicted()]
+            return [*tickets, *self.slots.pools.evicted(), *self.slots.preempted.names()]
 
     @property
     def batch_due_s(self) -> float | None:
@@ -354,13 +357,24 @@ class Placing:
             self.ticketed.evict(evicted.ask, evicted.node)
 
     def preempt(self, preempted: Preempted) -> None:
-        """The victims are actors: only they can be marked as preemptible. They end like evicted ones: their restart is
-        free, and waits until the engine has placed them again."""
+        """Victims end like evicted work: actors restart and tasks run again, without using up a restart or a retry,
+        where the engine places them next."""
         if not self._is_open:
             self._early.append(preempted)
             return
         for victim in preempted.victims:
-            self.ticketed.evict(victim, preempted.node)
+            self._stop(victim, preempted.node)
+
+    def interrupts(self, node: str, names: Sequence[str]) -> bool | None:
+        """Whether a worker that holds these names shall interrupt its task for other work; None if it is not asked
+        to."""
+        with self._lock:
+            return self.slots.preempted.admits(node, names)
+
+    def _stop(self, victim: str, node: str) -> None:
+        with self._lock:
+            if not self.slots.preempted.preempt(victim, node):
+                self.ticketed.evict(victim, node)
 
     def refuse(self, refused: Refused) -> None:
         """The deadline passed, or every node that the work may use is gone; a node id never comes back. An actor is

@@ -44,7 +44,7 @@ PLAIN = Wish(Pass())
 NO_RESTARTS = (
     "preemptible=True needs an actor that can restart elsewhere; give it max_restarts, for example max_restarts=-1"
 )
-NO_TASKS = "preemptible=True is for actors; leave it out for tasks, or run the work in an actor with max_restarts=-1"
+NO_RETRIES = "preemptible=True needs a task that may run again; give it max_retries, for example max_retries=3"
 ENTRIES_MAX = 16
 
 SERVICES = frozenset(
@@ -153,8 +153,8 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         link = connection(core)
         asked = by_default(asked, link.policy(), strategy)
         if asked is not None and asked.is_decided:
-            if asked.preemptible:
-                raise Unsupported(NO_TASKS)
+            if asked.preemptible and not given[at_retries]:
+                raise Invalid(NO_RETRIES)
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = _choices_in_slot(link, asked, resources, strategy)
             if not given[at_retries]:
