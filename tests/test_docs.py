@@ -30,6 +30,7 @@ import yaml
 
 from stead.cli import COMMANDS, main, stead
 from stead.kubernetes.podspec import ask_of
+from stead.kubernetes.ray_clusters import node_templates
 from stead.operate.plans import read_catalog
 from stead.sim.scenario import parse
 from stead.specs.sections import load_yaml
@@ -141,6 +142,9 @@ def check_objects(body: str) -> None:
         assert {"apiVersion", "kind", "metadata"} <= found.keys()
         if "spec" not in found:
             assert found["kind"] == "PriorityClass"
+            continue
+        if found["kind"] == "RayCluster":
+            assert node_templates(found)
             continue
         pod = found if found["kind"] == "Pod" else found["spec"]["template"]
         assert pod["spec"]["schedulerName"] != "default-scheduler"

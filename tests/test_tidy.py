@@ -30,6 +30,7 @@ ENTRY_POINTS = frozenset(
         "stead",
         "stead.cli",
         "stead.kubernetes.podspec",
+        "stead.kubernetes.ray_clusters",
         "stead.ray.local.idle_agent",
         "stead.ray.local.setup_worker",
     }

@@ -6,24 +6,13 @@ from typing import Any
 
 import pytest
 
-from stead.engine.decisions import Decision, GroupPlaced, NominationEnded, Preempted
+from stead.engine.decisions import Decision, GroupPlaced, NominationEnded
 from stead.engine.engine import Engine
-from stead.engine.facts import AskEnded, AskRunning, AskSubmitted, GroupEnded, NodeTainted
-from stead.language.asks import Ask, Group, Strategy
+from stead.engine.facts import AskRunning, AskSubmitted, GroupEnded, NodeTainted
+from stead.language.asks import Group, Strategy
 from tests.behaviour import all_of, apart_from_app, ask, cluster, decide_after, group, near_app, node, submit, taint
-
-
-def low(id: str, cpu: float = 2, priority: int = 0) -> Ask:
-    return ask(id, cpu, priority=priority, preemptible=True, labels={"app": "low"})
-
-
-def full(*nodes: str, cpu: float = 4, each: float = 2, priority: int = 0) -> Engine:
-    """Nodes that work of a low priority fills: `a-0`, `a-1` on `a`, and so on."""
-    engine = cluster(*(node(name, cpu, labels={"zone": name[0]}) for name in nodes))
-    for name in nodes:
-        for index in range(int(cpu // each)):
-            engine.apply(AskRunning(low(f"{name}-{index}", each, priority), name, started=float(index)))
-    return engine
+from tests.behaviour.preempting import end, full, low
+from tests.behaviour.preempting import victims as evicted_by
 
 
 def gang(count: int, cpu: float = 2, least: int | None = None, **rest: Any) -> Group:
@@ -32,11 +21,7 @@ def gang(count: int, cpu: float = 2, least: int | None = None, **rest: Any) -> G
 
 
 def victims(decisions: list[Decision]) -> set[str]:
-    return {victim for each in decisions if isinstance(each, Preempted) for victim in each.victims}
-
-
-def end(engine: Engine, *ids: str) -> list[Decision]:
-    return decide_after(engine, *map(AskEnded, ids))
+    return set(evicted_by(decisions))
 
 
 def test_room_is_made_for_all_members_and_they_are_placed_together_once_it_is_there() -> None:

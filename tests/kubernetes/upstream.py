@@ -68,6 +68,10 @@ class Table:
         names = [case.get("name") or case["description"] for case in cases]
         return pytest.mark.parametrize("case", cases, ids=names)
 
+    def cases(self, test: str) -> list[Fields]:
+        """All cases of an upstream test function."""
+        return self._cases[test]
+
     def left_out(self, reason: str) -> list[Fields]:
         """All cases that are not run, for this reason."""
         tests = [test for test, left_out in self._left_out.items() if left_out.reason == reason]

@@ -530,7 +530,17 @@ def test_options_that_need_stead_are_not_plain(options: Options) -> None:
 
 
 def test_these_options_are_steads_own() -> None:
-    assert set(OWN_OPTIONS) == {"tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node", "policy"}
+    assert set(OWN_OPTIONS) == {
+        "tolerations",
+        "deadline_s",
+        "labels",
+        "spread",
+        "exclusive",
+        "max_per_node",
+        "policy",
+        "priority",
+        "preemptible",
+    }
 
 
 def test_equal_rules_in_another_order_are_one_route() -> None:

@@ -292,3 +292,41 @@ def test_a_gang_below_its_minimum_releases_its_nodes_after_its_time_out() -> Non
         "70 s w placed on n-1",
         "130 s w ended",
     ]
+
+
+def test_work_of_a_higher_priority_evicts_work_of_a_lower_one_which_starts_again_later() -> None:
+    text = """
+        nodes: {id: n, capacity: {CPU: 2}}
+        work:
+          - {id: batch, count: 2, resources: {CPU: 1}, for: 100}
+          - {id: urgent, resources: {CPU: 1}, for: 10, at: 20, priority: 5}
+          - {id: equal, resources: {CPU: 1}, for: 10, at: 25}
+    """
+    assert [row for row in timeline_of(run(parse(text))) if "waiting" not in row] == [
+        "0 s batch-1..2 placed on n",
+        "20 s batch-2 evicted from n for urgent",
+        "20 s batch-2 lost, pending again",
+        "20 s urgent placed on n",
+        "30 s urgent ended",
+        "30 s batch-2 placed on n",
+        "100 s batch-1 ended",
+        "100 s equal placed on n",
+        "110 s equal ended",
+        "130 s batch-2 ended",
+    ]
+
+
+def test_a_group_evicts_as_much_as_it_needs_at_once_or_nothing() -> None:
+    text = """
+        until: 50
+        nodes: {id: n, count: 2, capacity: {CPU: 2}}
+        work: {id: batch, count: 2, resources: {CPU: 2}}
+        groups:
+          - {id: gang, bundles: {resources: {CPU: 2}, count: 2}, priority: 5, for: 10, at: 10}
+          - {id: large, bundles: {resources: {CPU: 2}, count: 3}, priority: 9, for: 10, at: 30}
+    """
+    rows = timeline_of(run(parse(text)))
+    assert [row for row in rows if "evicted" in row] == [
+        "10 s batch-1 evicted from n-1 for gang-1",
+        "10 s batch-2 evicted from n-2 for gang-2",
+    ]

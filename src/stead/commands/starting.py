@@ -22,8 +22,13 @@ from stead.errors import Invalid
 @click.option(
     "--labels", metavar="LABELS", help="Labels of the node: zone=a,disk=ssd or a JSON map. Overrides the file."
 )
-@click.option("--labels-file", metavar="FILE", help="Labels of the node, from a YAML file.")
+@click.option("--labels-file", metavar="FILE", help="Labels of the node, from a YAML file or Kubernetes' downward API.")
 @click.option("--taints", metavar="TAINTS", help="Taints of the node: gpu_node=true:NoSchedule or a JSON map.")
+@click.option(
+    "--taints-file",
+    metavar="FILE",
+    help="Taints of the node, from a file: as in --taints, or a pod's annotations from Kubernetes' downward API.",
+)
 @click.option(
     "--rare-resource-isolation", metavar="NAMES", help="On the head: taint every node that has one of these resources."
 )
@@ -35,6 +40,7 @@ def start(
     labels: str | None,
     labels_file: str | None,
     taints: str | None,
+    taints_file: str | None,
     rare_resource_isolation: str | None,
     policy: str | None,
     ray_options: tuple[str, ...],
@@ -52,7 +58,7 @@ def start(
     from stead.ray.local.start import Options, ray_start, require_ray, run, surroundings_of
 
     require_ray("stead start")
-    options = Options(labels, labels_file, taints, rare_resource_isolation, policy, ray_options)
+    options = Options(labels, labels_file, taints, taints_file, rare_resource_isolation, policy, ray_options)
     return run(ray_start(options, os.environ, surroundings_of(os.environ)))
 
 

@@ -56,7 +56,7 @@ from stead.engine.groups.lifecycle import GroupShape, WhyNot
 from stead.engine.groups.timeouts import release_late
 from stead.engine.parts import Parts
 from stead.engine.placing import announce, place_in_turn, place_run
-from stead.engine.preempting.deciding import make_room, make_room_for_group, place_nominated
+from stead.engine.preempting.deciding import make_room, make_room_for_group, place_nominated, wakers
 from stead.engine.restart.assumed import assume
 from stead.engine.restart.checkpoints import Checkpoint, restore, save
 from stead.engine.rules import dead_required_nodes
@@ -334,7 +334,7 @@ class Engine:
             return self._decide_group(sleeper, next(iter(parts.waiting.items_in(line))), decisions)
         in_turn = sleeper.one_by_one or parts.board.work.watches(sleeper.kind)
         limit = SINGLES_MAX if in_turn and limit is None else limit
-        items = parts.preemption.last(parts.waiting.items_in(line))
+        items = parts.preemption.first_tried(parts.waiting.items_in(line), in_turn)
         run: list[Ask] = list(islice(parts.board.work.up_to_watched(items), limit))  # type: ignore[arg-type]  # shapes queue asks
         placed = (place_in_turn if in_turn else place_run)(parts, line, sleeper, run)
         decisions += placed
@@ -410,10 +410,12 @@ class Engine:
                 decisions.append(Refused(item.id, NodeUnknown(named)))
             return 0
         verdicts = short_verdicts(board, shape)
+        is_known = parts.preemption.keeps_places_for_all(item.id for item in parts.waiting.items_of(shape))
         made, cost, is_done = make_room(parts, shape, limit)
         if is_done:
-            parts.waiting.sleep(shape, *board.wakers(shape))
-            self._report_waiting(shape, WhyNot(verdicts=verdicts), decisions)
+            parts.waiting.sleep(shape, *wakers(parts, shape))
+            if not is_known:
+                self._report_waiting(shape, WhyNot(verdicts=verdicts), decisions)
         decisions += made
         return cost
 
@@ -445,8 +447,7 @@ class Engine:
 
     def refusals_by_plugin(self, ask: Ask) -> tuple[PluginRefusal, ...]:
         """Why no node takes the ask now, counted as kube-scheduler counts."""
-        board = self._parts.board.fork(lasting=False)
-        return refusals_by_plugin(board, ask)
+        return refusals_by_plugin(self._parts.board.fork(lasting=False), ask)
 
     def feasible(self, ask: Ask) -> frozenset[NodeId]:
         """The nodes that would take the ask, by any of its choices, if nothing else ran there."""
@@ -503,6 +504,17 @@ class Engine:
         """Every placed ask and its node."""
         nodes = self._parts.board.fleet.nodes.map
         return {id: nodes[placement.row].id for id, placement in self._parts.board.work.placements.map.items()}
+
+    @property
+    def ending(self) -> Mapping[AskId, NodeId]:
+        """Placed work that is being stopped, or shall be for other work, and its node."""
+        return {id: node for id, node in self.placed.items() if id in self._parts.preemption.ending.map}
+
+    @property
+    def nominated(self) -> Mapping[AskId, NodeId]:
+        """Pending work for which a place is kept, and its node."""
+        nodes = self._parts.board.fleet.nodes.map
+        return {id: nodes[kept.row].id for id, kept in self._parts.board.work.nominations.map.items()}
 
     @property
     def asks(self) -> Mapping[AskId, Ask]:

@@ -56,6 +56,18 @@ def announce(parts: Parts, demand: Demand, ids: list[AskId], rows: list[int]) ->
 
 def _place_one(parts: Parts, line: Line, shape: Shape, ask: Ask) -> list[Decision]:
     board = parts.board
+    if ask.id not in board.work.nominations.map:
+        return _place_now(parts, line, shape, ask)
+    with board.attempt() as tried:  # the place that is kept for an ask does not count for the ask itself
+        board.end_nomination(ask.id)
+        placed = _place_now(parts, line, shape, ask)
+        if placed:
+            tried.keep()
+    return placed
+
+
+def _place_now(parts: Parts, line: Line, shape: Shape, ask: Ask) -> list[Decision]:
+    board = parts.board
     for demand in shape.demands:
         row = board.standing(demand).best(board.dice)
         if row is not None:

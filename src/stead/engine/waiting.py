@@ -322,6 +322,12 @@ class Lines:
                 self._ready[sleeper] = None
                 self._woken.append(sleeper)
 
+    def wake_sleeper(self, sleeper: Sleeper) -> None:
+        """Wake this sleeper, whatever has changed."""
+        if sleeper not in self._ready:
+            self._ready[sleeper] = None
+            self._woken.append(sleeper)
+
     def awake(self) -> bool:
         return bool(self._ready)
 

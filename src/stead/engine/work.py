@@ -316,6 +316,7 @@ class Work:
     def nominate(self, fleet: Fleet, nomination: Placement) -> None:
         self.nominations.write()[nomination.ask.id] = nomination
         self._count(fleet, nomination.ask, nomination.row, +1)
+        self._bump_watched(fleet, nomination.ask.id, nomination.row)
 
     def nominations_below(self, priority: int, row: int | None = None) -> list[Placement]:
         """The places that are kept for work of a lower priority, on one row or on all."""
@@ -342,6 +343,7 @@ class Work:
     def end_nomination(self, fleet: Fleet, id: AskId) -> Placement:
         nomination = self.nominations.write().pop(id)
         self._count(fleet, nomination.ask, nomination.row, -1)
+        self._bump_watched(fleet, id, nomination.row)
         return nomination
 
     def set_unmanaged(self, fleet: Fleet, row: int, used: Unmanaged | None) -> None:
@@ -468,10 +470,10 @@ class Work:
 
     def _scan(self, matching: Matching) -> Iterator[Placement]:
         """Matching work of a selector that uses ask ids, found by checking single asks."""
-        ids = matching.ids
-        named: Iterable[Placement | None] = (
-            self.placements.map.values() if ids is None else (self.placements.map.get(id) for id in sorted(ids))
-        )
+        ids, placed, nominated = matching.ids, self.placements.map, self.nominations.map
+        named: Iterable[Placement | None] = chain(placed.values(), nominated.values())
+        if ids is not None:
+            named = (placed.get(id) or nominated.get(id) for id in sorted(ids))
         for placement in named:
             if placement is None:
                 continue

@@ -1,8 +1,8 @@
 """The simulated cluster: a clock that jumps from event to event, a heap of future events, and running work.
 
 Rule: it decides nothing. Bound work runs at once and ends after its duration. When a node leaves, its work is lost.
-Lost and evicted work is pending again and then runs for its full duration. Nothing is random, so the scenario and its
-settings determine the run.
+Lost and evicted work is pending again and then runs for its full duration. All work can be preempted. Nothing is
+random, so the scenario and its settings determine the run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from stead import solver
@@ -86,6 +86,24 @@ class Outcome:
     refused: tuple[Refused, ...]
 
 
+def _preemptible(fact: Fact) -> Fact:
+    """The same, with work that may be evicted for work of a higher priority."""
+    match fact:
+        case AskSubmitted(ask):
+            return AskSubmitted(replace(ask, preemptible=True))
+        case GroupSubmitted(group):
+            return GroupSubmitted(_all_preemptible(group))
+        case GroupChanged(group):
+            return GroupChanged(_all_preemptible(group))
+        case _:
+            return fact
+
+
+def _all_preemptible(group: Group) -> Group:
+    alternatives = (tuple(replace(ask, preemptible=True) for ask in members) for members in group.alternatives)
+    return replace(group, alternatives=tuple(alternatives))
+
+
 class SimCluster:
     """A `Cluster` in virtual time. `advance` moves its clock to the next event."""
 
@@ -109,7 +127,7 @@ class SimCluster:
         self._due: list[Fact] = []
         self._coming: list[_Coming] = []
         for moment, fact in scenario.moments:
-            self._plan(moment, fact)
+            self._plan(moment, _preemptible(fact))
 
     def advance(self, moment: float | None, until: float | None = None) -> bool:
         """Move to the next event, or to `moment` if that is earlier; False if there is none before `until`."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stead.engine.columns.change_log import Column
 from stead.engine.decisions import Decision, GroupPlaced, NominationEnded
+from stead.engine.fleet import Nodes
 from stead.engine.parts import Parts
 from stead.engine.placing import announce
 from stead.engine.shapes import Shape
@@ -18,6 +20,7 @@ from stead.language.asks import Ask, GroupId
 def place_nominated(parts: Parts) -> list[Decision]:
     """Place the nominated work that fits on its node now."""
     fitting, decisions = parts.preemption.ready()
+    _wake_ended(parts, decisions)
     for team in fitting:
         first = team[0]
         if first.group is not None:
@@ -57,8 +60,30 @@ def make_room_for_group(parts: Parts, id: GroupId) -> list[Decision]:
         plan = preemption.room_for_group(team, record.group.priority)
         if plan is not None:
             made = (preemption.take(member.ask, room, line, id) for member, room in plan.rooms)
-            return [decision for decisions in made for decision in decisions]
+            return _wake_ended(parts, [decision for decisions in made for decision in decisions])
     return []
+
+
+def wakers(parts: Parts, shape: Shape) -> tuple[list[Column], Nodes]:
+    """The columns whose change could let pending asks of this shape fit or preempt, and the nodes where more free
+    resources could."""
+    board = parts.board
+    columns, hopes = board.wakers(shape)
+    (first, *_) = parts.waiting.items_in(parts.waiting.lines_of(shape)[0]).values()
+    assert isinstance(first, Ask), "shapes queue asks"
+    if parts.preemption.may_help(first):  # it may then preempt where a rule refuses it now
+        for demand in shape.demands:
+            columns += [Column("free", resource) for resource, _ in demand.needs]
+            hopes |= board.view(demand).open_but_for_work(board.world)
+    return columns, hopes
+
+
+def _wake_ended(parts: Parts, decisions: list[Decision]) -> list[Decision]:
+    """Work whose place is not kept any more is tried again."""
+    for each in decisions:
+        if isinstance(each, NominationEnded):
+            parts.waiting.wake_sleeper(parts.line_of(each.ask).sleeper)
+    return decisions
 
 
 AS_PLACEMENTS = 8
@@ -83,6 +108,6 @@ def make_room(parts: Parts, shape: Shape, limit: int | None) -> tuple[list[Decis
             made = preemption.make_room(ask, shape, line)
             if not made:
                 break
-            decisions += made
+            decisions += _wake_ended(parts, made)
             cost += AS_PLACEMENTS
     return decisions, cost, True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from stead.engine.columns.amounts import Amounts
 from stead.engine.columns.change_log import ChangeLog
 from stead.engine.fleet import Fleet
 from stead.engine.work import Kind, Placement, Work
-from stead.language.asks import AskId
+from stead.language.asks import Affinity, AskId, HostPort
 
 EMPTY_SLOT = int(np.iinfo(np.int64).max)
 """The priority of an empty slot: nothing has a higher one, so nothing is placed there."""
@@ -25,6 +26,14 @@ EMPTY_SLOT = int(np.iinfo(np.int64).max)
 SLOTS_MIN = 8
 
 Flags = NDArray[np.bool_]
+
+
+class Traits(NamedTuple):
+    """What rules about other work can see of placed work."""
+
+    kind: Kind
+    affinities: tuple[tuple[Affinity, ...], ...]
+    ports: tuple[HostPort, ...]
 
 
 class Evictable:
@@ -37,7 +46,7 @@ class Evictable:
         self.kinds: Amounts = np.zeros((SLOTS_MIN, 0), np.int64)
         """The number of the kind of the work in a slot."""
         self.is_ending: Flags = np.zeros((SLOTS_MIN, 0), np.bool_)
-        self.kind_numbers: dict[Kind, int] = {}
+        self.kind_numbers: dict[Traits, int] = {}
         self.changes: ChangeLog[int] = ChangeLog()
         """The rows that were read again."""
         self.beginnings = 0
@@ -117,8 +126,9 @@ class Evictable:
             del self._ids[row]
 
     def _kind(self, placement: Placement) -> int:
-        kind = placement.ask.namespace, placement.ask.labels
-        return self.kind_numbers.setdefault(kind, len(self.kind_numbers))
+        ask = placement.ask
+        traits = Traits((ask.namespace, ask.labels), ask.affinities, ask.ports)
+        return self.kind_numbers.setdefault(traits, len(self.kind_numbers))
 
     def _widen(self, slots: int) -> None:
         """Make sure that a row has this many slots."""

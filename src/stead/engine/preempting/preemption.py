@@ -8,9 +8,11 @@ a higher priority needs the place; the work then is pending as before. Nothing i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TypeVar
 
 from stead.engine.board import Board
+from stead.engine.columns.amounts import Amounts
 from stead.engine.columns.sharing import Sheet
 from stead.engine.decisions import Decision, NominationEnded, Preempted
 from stead.engine.fleet import Nodes
@@ -19,10 +21,10 @@ from stead.engine.preempting.evictable import Evictable
 from stead.engine.preempting.for_groups import Plan, RoomForGroup
 from stead.engine.preempting.protection import Protection
 from stead.engine.preempting.ranking import Sources
-from stead.engine.preempting.search import Rankings, Room, open_after_evictions, room_for
+from stead.engine.preempting.search import Rankings, Room, open_but_for_work, room_for
 from stead.engine.shapes import Demand, Shape
 from stead.engine.waiting import Line
-from stead.engine.work import Kind, Placement
+from stead.engine.work import Placement
 from stead.language.asks import Ask, AskId, GroupId
 from stead.language.budgets import Budget
 
@@ -40,7 +42,8 @@ class Preemption:
         self.spared: Sheet[AskId, None] = Sheet()
         """Placed work that could not be evicted."""
         self._table, self._rankings = Evictable(), Rankings()
-        self._settled: int | None = None  # the position in the log of changed rows
+        self._left: tuple[int, Amounts] | None = None  # of each budget, for a version of the budgets
+        self._settled: tuple[int, int] | None = None  # the position in the log of changed rows, and a version
 
     def fork(self, board: Board) -> Preemption:
         twin = Preemption(board)
@@ -71,6 +74,7 @@ class Preemption:
         """Placed work was not evicted; if that is final, it is not chosen again."""
         placement = self._board.work.placements.map.get(id)
         if placement is not None:
+            self._left = None
             self.ending.write().pop(id, None)
             if is_final:
                 self.spared.write()[id] = None
@@ -79,12 +83,14 @@ class Preemption:
     def left(self, id: AskId) -> None:
         """Work has left its node."""
         if id in self.ending.map:
+            self._left = None
             del self.ending.write()[id]
         if id in self.spared.map:
             del self.spared.write()[id]
 
     def budget_changed(self, budget: Budget) -> None:
         """A budget is new, or allows another number of evictions."""
+        self._left = None
         before, placed = self.protection.budgets.map.get(budget.id), self._board.work.placements.map
         self.protection.set(budget)
         uncounted = [id for id, is_counted in self.ending.map.items() if not is_counted]
@@ -113,12 +119,24 @@ class Preemption:
         if ask.id not in self._board.work.nominations.map:
             self._board.nominate(ask, demand, row, line.moment, line.turn, group)
 
-    def last(self, items: Mapping[str, T]) -> Mapping[str, T]:
-        """The same pending work, with what is nominated at the end: a place is already kept for it."""
+    def first_tried(self, items: Mapping[str, T], one_by_one: bool) -> Mapping[str, T]:
+        """The same pending work, with what is nominated at the end: a place is already kept for it. If each piece of
+        work may change where the next can go (`one_by_one`), nominated work is tried alone, because its own place must
+        not count for it."""
         nominations = self._board.work.nominations.map
         if not nominations:
             return items
-        return dict(sorted(items.items(), key=lambda item: item[0] in nominations))
+        waiting = {id: item for id, item in items.items() if id not in nominations}
+        if len(waiting) == len(items):
+            return items
+        if one_by_one:
+            return waiting or dict(islice(items.items(), 1))
+        return {**waiting, **items}
+
+    def keeps_places_for_all(self, ids: Iterable[str]) -> bool:
+        """Whether all of this pending work is nominated."""
+        nominations = self._board.work.nominations.map
+        return bool(nominations) and all(id in nominations for id in ids)
 
     def forget(self, ids: Iterable[AskId]) -> None:
         """These are not pending any more, so no place is kept for them."""
@@ -137,37 +155,62 @@ class Preemption:
         ended, because their work cannot fit there any more. Only rows that changed since the last call are looked
         at."""
         nominations, fleet = self._board.work.nominations.map, self._board.fleet
-        changed = None if self._settled is None else fleet.touched.since(self._settled)
-        self._settled = fleet.touched.end
-        if not nominations:
-            return [], []
+        fitting, ended = list[list[Placement]](), list[Decision]()
+        if self._settled == (fleet.touched.end, fleet.version):
+            return fitting, ended
+        changed = None if self._settled is None else fleet.touched.since(self._settled[0])
         rows: Collection[int] | None = None if changed is None else frozenset(changed)
-        sources, fitting, ended = self._sources(), list[list[Placement]](), list[Decision]()
-        open_to: dict[Demand, Nodes] = {}
-        for team in _teams(nominations.values()):
+        while nominations:
+            gave_way = self._settle(rows, fitting, ended)
+            if not gave_way:
+                break
+            rows = gave_way
+        self._settled = fleet.touched.end, fleet.version
+        return fitting, ended
+
+    def _settle(
+        self, rows: Collection[int] | None, fitting: list[list[Placement]], ended: list[Decision]
+    ) -> frozenset[int]:
+        """Look at the nominations on these rows, or on all. Returns the rows where some have ended."""
+        gave_way, known, open_to = set[int](), {team[0].ask.id for team in fitting}, dict[Demand, Nodes]()
+        for team in _teams(self._board.work.nominations.map.values()):
+            if team[0].ask.id in known:
+                continue
             demands = [self._board.shape_of(each.ask).demands[each.choice] for each in team]
             for demand in demands:
                 if demand not in open_to:
-                    open_to[demand] = open_after_evictions(sources, demand)
+                    open_to[demand] = open_but_for_work(self._board, demand)
             if not all(open_to[demand] >> each.row & 1 for each, demand in zip(team, demands, strict=True)):
-                ended += self._end(team[0])
+                is_over = True
             elif rows is None or any(each.row in rows for each in team):
                 misfits = self._misfits(team, demands)
                 if not misfits:
                     fitting.append(team)
-                elif not all(self._waits_for_something(each) and self._has_enough_later(each) for each in misfits):
-                    ended += self._end(team[0])
-        return fitting, ended
+                is_over = not all(self._waits_for_something(each) and self._has_enough_later(each) for each in misfits)
+            else:
+                continue
+            if is_over:
+                gave_way.update(each.row for each in team)
+                ended += self._end(team[0])
+        return frozenset(gave_way)
 
     def _misfits(self, team: Sequence[Placement], demands: Sequence[Demand]) -> list[Placement]:
         """Those that do not fit on their nodes now, if the others are there."""
         found = []
         for each, demand in zip(team, demands, strict=True):
+            if self._is_short(each):
+                found.append(each)
+                continue
             with self._board.attempt():
                 self._board.end_nomination(each.ask.id)
                 if not self._board.standing(demand).candidates() >> each.row & 1:
                     found.append(each)
         return found
+
+    def _is_short(self, nomination: Placement) -> bool:
+        """Whether more than all of its node is in use, so that it cannot fit yet."""
+        needs = nomination.ask.choices[nomination.choice].resources
+        return any(self._board.fleet.amount(resource).free.item(nomination.row) < 0 for resource in needs)
 
     def _waits_for_something(self, nomination: Placement) -> bool:
         """Whether work is ending on its node."""
@@ -215,6 +258,7 @@ class Preemption:
             if is_ending:
                 self.will_end(id)
             else:
+                self._left = None
                 del self.ending.write()[id]
                 self._look_again(self._board.work.placements.map[id].row)
         return self._sources()
@@ -237,17 +281,19 @@ class Preemption:
         """What rankings read, up to date."""
         board = self._board
         self._table.refresh(board.fleet, board.work, self.ending.map, self.spared.map)
-        return Sources(board, self._table, self.protection, self._uncounted())
+        return Sources(board, self._table, self.protection, self._left_by_budget())
 
-    def _uncounted(self) -> Sequence[Kind]:
-        """The kinds of the work whose eviction no budget counts yet."""
-        if not self.protection.budgets.map:
-            return ()
-        placed = self._board.work.placements.map
-        asks = [placed[id].ask for id, is_counted in self.ending.map.items() if not is_counted]
-        return [(ask.namespace, ask.labels) for ask in asks]
+    def _left_by_budget(self) -> Amounts:
+        """How many evictions each budget still allows, less those that the cluster does not count yet."""
+        if self._left is None or self._left[0] != self.protection.version:
+            placed = self._board.work.placements.map
+            asks = [placed[id].ask for id, is_counted in self.ending.map.items() if not is_counted]
+            uncounted = [(ask.namespace, ask.labels) for ask in asks] if self.protection.budgets.map else []
+            self._left = self.protection.version, self.protection.allowed(uncounted)
+        return self._left[1]
 
     def _set_ending(self, id: AskId, is_counted: bool) -> None:
+        self._left = None
         self.ending.write()[id] = is_counted
         self._look_again(self._board.work.placements.map[id].row)
 

@@ -61,42 +61,44 @@ class Protection:
 
     def protected_rows(self, table: Evictable) -> Amounts:
         """The rows with work that a budget protects."""
-        is_protected = np.array([bool(self.protectors(kind)) for kind in table.kind_numbers], np.bool_)
+        is_protected = np.array([bool(self.protectors(each.kind)) for each in table.kind_numbers], np.bool_)
         if not is_protected.any():
             return np.zeros(0, np.int64)
         used = table.priorities != EMPTY_SLOT
         return np.flatnonzero((is_protected[np.where(used, table.kinds, 0)] & used).any(axis=0))
 
-    def exceeding_on(self, table: Evictable, row: int, slots: Sequence[int], evicted: Iterable[Kind]) -> Container[int]:
+    def exceeding_on(self, table: Evictable, row: int, slots: Sequence[int], left: Amounts) -> Container[int]:
         """The same for one row and these of its slots: the slots that would exceed a budget."""
         wanted = np.zeros((table.priorities.shape[0], 1), np.bool_)
         wanted[[slot for slot in slots if not table.is_ending.item(slot, row)]] = True
-        found = self.exceeding(table, np.array([row]), wanted, evicted)
+        found = self.exceeding(table, np.array([row]), wanted, left)
         return () if found is None else frozenset(np.flatnonzero(found[:, 0]).tolist())
 
-    def exceeding(self, table: Evictable, rows: Amounts, wanted: Flags, evicted: Iterable[Kind]) -> Flags | None:
+    def exceeding(self, table: Evictable, rows: Amounts, wanted: Flags, left: Amounts) -> Flags | None:
         """Of the work in these rows that might be evicted, that which would exceed a budget if all of a row were, the
-        most important first; None if no budget protects any."""
+        most important first; None if no budget protects any. `left` is what each budget still allows."""
         if not self.budgets.map:
             return None
-        of_kind = [self.protectors(kind) for kind in table.kind_numbers]
+        of_kind = [self.protectors(each.kind) for each in table.kind_numbers]
         most = max(map(len, of_kind), default=0)
         if not most:
             return None
         numbers = np.full((most, len(of_kind)), -1, np.int64)
         for kind, protectors in enumerate(of_kind):
             numbers[: len(protectors), kind] = protectors
-        where, slots = np.nonzero(wanted.T & (numbers[0] >= 0)[table.kinds[: len(wanted), rows]].T)
+        slots, where = np.nonzero(wanted & (numbers[0] >= 0)[table.kinds[: len(wanted), rows]])
         kinds = table.kinds[slots, rows[where]]
         budgets = numbers[:, kinds].ravel()
         entries = np.flatnonzero(budgets >= 0)
         budgets, which = budgets[entries], np.tile(np.arange(len(where)), most)[entries]
         group = where[which] * len(self.budgets.map) + budgets
-        order = np.lexsort((slots[which], group))
-        group = group[order]
-        firsts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
-        place = np.arange(len(group)) - np.repeat(firsts, np.diff(np.append(firsts, len(group))))
-        exceeds = which[order][place >= self.allowed(evicted)[budgets[order]]]
+        totals, left = np.bincount(group)[group], left[budgets]
+        open_ones = np.flatnonzero((totals > left) & (left > 0))  # of the others, all exceed the budget or none
+        order = open_ones[np.lexsort((slots[which[open_ones]], group[open_ones]))]
+        ordered = group[order]
+        firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+        place = np.arange(len(order)) - np.repeat(firsts, np.diff(np.append(firsts, len(order))))
+        exceeds = np.append(which[order[place >= left[order]]], which[left <= 0])
         found = np.zeros(wanted.shape, np.bool_)
         found[slots[exceeds], where[exceeds]] = True
         return found

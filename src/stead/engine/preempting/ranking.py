@@ -3,8 +3,8 @@
 Rule: the order is kube-scheduler's: the fewest evictions that exceed a budget, then the lowest priority of the most
 important victim, then the smallest sum of priorities, then the fewest victims, then the latest start of the most
 important ones. On every node, as much as possible stays, the most important work first. Work that is ending costs
-nothing, and places kept for work of a lower priority give way. Only amounts are looked at, for all nodes at once; the
-rules are checked where they could matter (`search.py`).
+nothing, and places kept for work of a lower priority give way. Amounts are looked at, and which work must go because of
+rules about other work, for all nodes at once; what these cannot tell is tried (`search.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from stead.engine.board import Board
 from stead.engine.columns.amounts import Amounts
 from stead.engine.fleet import Nodes, as_flags
 from stead.engine.preempting.evictable import Evictable, Flags, started
+from stead.engine.preempting.obstacles import Obstacles
 from stead.engine.preempting.protection import Protection
-from stead.engine.work import Kind, Placement
+from stead.engine.work import Placement
 from stead.language.asks import AskId
 
 Needs = tuple[tuple[str, int], ...]
@@ -38,12 +39,12 @@ Cost = tuple[int, int, int, int, float]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a ranking reads. `evicted` are the kinds of work whose eviction no budget counts yet."""
+    """What a ranking reads. `left` is how many evictions each budget still allows."""
 
     board: Board
     table: Evictable
     protection: Protection
-    evicted: Sequence[Kind]
+    left: Amounts
 
 
 def cost_of(victims: Sequence[Placement], violations: int) -> Cost:
@@ -59,11 +60,11 @@ def cost_of(victims: Sequence[Placement], violations: int) -> Cost:
 class Ranking:
     """The costs on every node. Call `refresh` before you read it."""
 
-    def __init__(self, needs: Needs, priority: int) -> None:
-        self.needs, self.priority = needs, priority
+    def __init__(self, needs: Needs, priority: int, obstacles: Obstacles | None = None) -> None:
+        self.needs, self.priority, self.obstacles = needs, priority, obstacles
         self._columns: list[NDArray[np.int64] | NDArray[np.float64]] = []
         self._is_enough: Flags = np.zeros(0, np.bool_)
-        self._seen = (-1, 0, -1)
+        self._seen: tuple[int, int, int, tuple[int, ...]] = (-1, 0, -1, ())
         self._left: tuple[int, ...] = ()
 
     def refresh(self, sources: Sources) -> None:
@@ -71,10 +72,11 @@ class Ranking:
         against one, all rows with protected work."""
         table = sources.table
         changed = table.changes.since(self._seen[1])
-        seen = table.beginnings, table.changes.end, sources.protection.version
+        labels = sources.board.fleet.stamp(self.obstacles.columns() if self.obstacles is not None else ())
+        seen = table.beginnings, table.changes.end, sources.protection.version, labels
         size = table.priorities.shape[1]
-        left = tuple(sources.protection.allowed(sources.evicted).tolist())
-        if changed is None or (self._seen[0], self._seen[2]) != (seen[0], seen[2]):
+        left = tuple(sources.left.tolist())
+        if changed is None or (self._seen[0], *self._seen[2:]) != (seen[0], *seen[2:]):
             self._is_enough = np.zeros(size, np.bool_)
             self._columns = [*(np.zeros(size, np.int64) for _ in range(4)), np.zeros(size)]
             self._compute(sources, np.arange(sources.board.fleet.extent))
@@ -148,9 +150,12 @@ class Ranking:
             enough &= free >= need
             spare.append((used, free - need))
         self._is_enough[rows] = enough
-        exceeding = sources.protection.exceeding(table, rows, wanted, sources.evicted)
+        exceeding = sources.protection.exceeding(table, rows, wanted, sources.left)
         none = np.zeros(wanted.shape, np.bool_)
         victims = none.copy()
+        if self.obstacles is not None and slots:
+            victims = wanted & enough & self.obstacles.must_go(table, fleet, slots, rows)
+            wanted &= ~victims
         for group in (wanted,) if exceeding is None else (wanted & exceeding, wanted & ~exceeding):
             for slot in range(slots):
                 if group[slot].any():

@@ -1,8 +1,8 @@
 """The search for a node where evicting work makes room for one ask.
 
 Rule: the cheapest node is taken (`ranking.py`), and nothing is evicted unless the ask then fits there by every rule.
-Where only amounts matter, all nodes are compared at once. Where rules about other work or devices matter, the nodes
-with the lowest costs are tried on the board, one after the other.
+All nodes are compared at once, by amounts and by the work that must go. Where rules about other work or devices matter,
+the nodes with the lowest costs are tried on the board, one after the other.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from stead.engine.fleet import Nodes
+from stead.engine.board import Board
+from stead.engine.fleet import Nodes, from_flags
+from stead.engine.preempting.obstacles import Obstacles
 from stead.engine.preempting.ranking import Cost, Needs, Ranking, Sources, cost_of
 from stead.engine.rules import Rule, World, allowed
 from stead.engine.shapes import Demand, Shape
 from stead.engine.work import Placement
 from stead.language.asks import AskId
 
-TRIED_MAX = 32
-"""How many nodes are tried on the board for one ask, the lowest costs first."""
+TRIED_MIN, TRIED_MAX = 8, 128
+"""How many nodes are tried on the board for one ask, the lowest costs first: at least so many to find a cheaper one, at
+most so many to find one at all."""
 
 RANKINGS_MAX = 64
 ANYWHERE: Nodes = -1
@@ -39,16 +42,16 @@ class Rankings:
     """The rankings that were used lately."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[Needs, int], Ranking] = OrderedDict()
+        self._found: OrderedDict[tuple[Needs, int, Demand | None], Ranking] = OrderedDict()
 
-    def of(self, sources: Sources, needs: Needs, priority: int) -> Ranking:
-        """The ranking for this need and priority, up to date."""
-        key = needs, priority
+    def of(self, sources: Sources, needs: Needs, priority: int, demand: Demand | None = None) -> Ranking:
+        """The ranking for this need and priority, up to date; by the rules about work of a demand, if there is one."""
+        key = needs, priority, demand
         ranking = self._found.get(key)
         if ranking is None:
             if len(self._found) >= RANKINGS_MAX:
                 self._found.popitem(last=False)
-            ranking = self._found[key] = Ranking(needs, priority)
+            ranking = self._found[key] = Ranking(needs, priority, Obstacles(demand) if demand is not None else None)
         self._found.move_to_end(key)
         ranking.refresh(sources)
         return ranking
@@ -73,8 +76,12 @@ def room_for(
 
 def open_after_evictions(sources: Sources, demand: Demand) -> Nodes:
     """The nodes that only amounts refuse, or rules whose refusals may end when work is evicted."""
-    world, rules = sources.board.world, demand.rules
-    return sources.board.view(demand).open_but_for(world, rules.liftable) & allowed((rules.could_fit,), world)
+    return open_but_for_work(sources.board, demand) & allowed((demand.rules.could_fit,), sources.board.world)
+
+
+def open_but_for_work(board: Board, demand: Demand) -> Nodes:
+    """The same, also where there is not enough even on an empty node."""
+    return board.view(demand).open_but_for_work(board.world)
 
 
 def _room(
@@ -86,19 +93,23 @@ def _room(
         nodes &= allowed(tuple(more), board.world)
     if not nodes:
         return None
-    ranking = rankings.of(sources, demand.needs, priority)
     if not demand.on_devices and not _looks_at_work(sources, demand):
+        ranking = rankings.of(sources, demand.needs, priority)
         row = ranking.best(nodes)
         if row is None:
             return None
         victims, violations = ranking.victims(sources, row)
         return Room(demand, row, tuple(victims), violations, ranking.cost(row))
+    ranking = rankings.of(sources, demand.needs, priority, demand)
+    assert ranking.obstacles is not None
+    nodes &= from_flags(ranking.obstacles.hopeful(board.world, sources.table, priority))
+    tried_min = 1 if ranking.obstacles.are_all_known else TRIED_MIN
     best: Room | None = None
-    for row in ranking.in_order(nodes)[:TRIED_MAX]:
-        if best is not None and best.cost <= ranking.cost(row):
-            break  # rules can only add to what amounts cost
+    for number, row in enumerate(ranking.in_order(nodes)[:TRIED_MAX]):
+        if best is not None and number >= tried_min and best.cost <= ranking.cost(row):
+            break
         found = tried_on_board(sources, demand, priority, row)
-        if found is not None and (best is None or found.cost < best.cost):
+        if found is not None and (best is None or (found.cost, found.row) < (best.cost, best.row)):
             best = found
     return best
 
@@ -115,7 +126,7 @@ def tried_on_board(sources: Sources, demand: Demand, priority: int, row: int) ->
     board, table = sources.board, sources.table
     ids = table.ids(row)
     lower = [slot for slot in range(len(ids)) if table.priorities.item(slot, row) < priority]
-    exceeding = sources.protection.exceeding_on(table, row, lower, sources.evicted)
+    exceeding = sources.protection.exceeding_on(table, row, lower, sources.left)
     with board.attempt():
         for each in board.work.nominations_below(priority, row):
             board.end_nomination(each.ask.id)

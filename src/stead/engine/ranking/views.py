@@ -26,6 +26,7 @@ class View:
     __slots__ = (
         "_columns",
         "_keepers",
+        "_open_but_for_work",
         "_readers",
         "_refused",
         "_rules",
@@ -47,6 +48,7 @@ class View:
         self._readers: dict[Column, list[int]] = {}  # the rules that read a column
         self._columns: tuple[Column, ...] = ()
         self._stamp: tuple[int, ...] = ()
+        self._open_but_for_work: Nodes | None = None
         self._size = self._keepers = -1
 
     def refresh(self, world: World) -> bool:
@@ -75,9 +77,16 @@ class View:
                 refused |= nodes
         return world.fleet.alive & ~refused
 
+    def open_but_for_work(self, world: World) -> Nodes:
+        """The same, apart from the rules whose refusals may end when placed work is evicted."""
+        if self._open_but_for_work is None:
+            self._open_but_for_work = self.open_but_for(world, self.demand.rules.liftable)
+        return self._open_but_for_work
+
     def _evaluate(self, world: World, stamp: tuple[int, ...]) -> None:
         """Evaluate the rules that read a changed column; all of them if nodes came or went, or if the columns that they
         read may be others."""
+        self._open_but_for_work = None
         fleet, keepers = world.fleet, world.work.keeper_changes
         changed = {column for column, new, old in zip(self._columns, stamp, self._stamp, strict=False) if new != old}
         if self._size != fleet.size or NODES in changed or self._keepers != keepers:

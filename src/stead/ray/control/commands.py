@@ -78,6 +78,7 @@ REPORTED = (
     NodeResized,
     TaintExpired,
     Refused,
+    Preempted,
     BatchDecided,
 )
 """What becomes an event on Ray, in addition to why work is pending."""
@@ -95,7 +96,7 @@ class Placing:
         self._short: dict[str, float] = {}  # what waits for room -> since when
         self._reported: dict[str, tuple[tuple[Reason, ...], ...]] = {}  # by shape, the last reported reasons
         self._world = 0  # changes when anything changes that rules depend on
-        self._early: list[Placed | GroupPlaced | Evicted] = []
+        self._early: list[Placed | GroupPlaced | Evicted | Preempted] = []
         self._is_open = False
         self.autoscaler = Mirror()
 
@@ -123,7 +124,15 @@ class Placing:
         self.groups.create_again(engine.placed)
         self._is_open = True
         for command in self._early:
-            self.evict(command) if isinstance(command, Evicted) else self.bind(command)
+            match command:
+                case Evicted():
+                    self.evict(command)
+                case Preempted():
+                    self.preempt(command)
+                case _:
+                    self.bind(command)
+        for id, node in engine.ending.items():
+            self._stop(id, node)
         self._short = dict.fromkeys(engine.waiting, time.monotonic())  # their reasons were reported before the restart
         known = {*engine.placed, *engine.waiting}
         self._recovered = [*self._over(engine), *self.ticketed.not_in_engine(known), *self.groups.not_in_engine(known)]
@@ -239,11 +248,12 @@ class Placing:
         return bool(self._short)
 
     def _waits_s(self) -> dict[str, float]:
-        """By shape of tasks, or "" for other work: how long the oldest has waited for room; 0 if it is new."""
-        now, found = time.monotonic(), dict[str, float]()
+        """By shape of tasks, or "" for other work: how long the oldest has waited for room; 0 if it is new. Work for
+        which a place is kept does not wait for other work to end."""
+        now, found, kept = time.monotonic(), dict[str, float](), self._engine.nominated
         if self.ticketed.has_arrivals or self.groups.has_news:
             found[""] = 0.0
-        for id, since in self._short.items():
+        for id, since in ((id, since) for id, since in self._short.items() if id not in kept):
             slot = read_slot(id.rpartition("#")[0])
             key = slot[0] if slot else ""
             found[key] = max(found.get(key, 0.0), now - since)
@@ -315,7 +325,7 @@ class Placing:
         with self._lock:
             lives = self.ticketed.lives
             tickets = [(node, lives[id].what.name) for id, node in self.ticketed.evicting.items() if id in lives]
-            return [*tickets, *self.slots.pools.evicted()]
+            return [*tickets, *self.slots.pools.evicted(), *self.slots.preempted.names()]
 
     @property
     def batch_due_s(self) -> float | None:
@@ -347,9 +357,24 @@ class Placing:
             self.ticketed.evict(evicted.ask, evicted.node)
 
     def preempt(self, preempted: Preempted) -> None:
-        """The victims are actors: only they can be marked as preemptible."""
+        """Victims end like evicted work: actors restart and tasks run again, without using up a restart or a retry,
+        where the engine places them next."""
+        if not self._is_open:
+            self._early.append(preempted)
+            return
         for victim in preempted.victims:
-            self.ticketed.evict(victim, preempted.node)
+            self._stop(victim, preempted.node)
+
+    def interrupts(self, node: str, names: Sequence[str]) -> bool | None:
+        """Whether a worker that holds these names shall interrupt its task for other work; None if it is not asked
+        to."""
+        with self._lock:
+            return self.slots.preempted.admits(node, names)
+
+    def _stop(self, victim: str, node: str) -> None:
+        with self._lock:
+            if not self.slots.preempted.preempt(victim, node):
+                self.ticketed.evict(victim, node)
 
     def refuse(self, refused: Refused) -> None:
         """The deadline passed, or every node that the work may use is gone; a node id never comes back. An actor is
@@ -372,6 +397,8 @@ class Placing:
             return
         now, names = time.time(), self._engine.titles
         for what in reported:
+            if isinstance(what, Preempted) and not what.victims:
+                continue
             if isinstance(what, Waiting):
                 self._pending(what, now, names)
             elif (event := event_of(what, now, names)) is not None:

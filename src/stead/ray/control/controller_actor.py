@@ -559,8 +559,12 @@ class ControllerActor:
         found = self._state_store.timed_of(id)
         return found.refused if found else None
 
-    def evicts(self, id: str, node: str, is_actor: bool) -> bool:
-        """A worker asks whether to evict its work now because of a no-execute taint. If so, write an event."""
+    def evicts(self, id: str, node: str, is_actor: bool, names: Sequence[str] = ()) -> bool:
+        """A worker that holds these names asks whether to evict its work now because of a no-execute taint, or for
+        other work. In the first case, write an event."""
+        is_preempted = self._placing.interrupts(node, names)
+        if is_preempted is not None:
+            return is_preempted
         if not self._evictions.admits_one(node):
             return False
         if is_actor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from stead.language.asks import Ask, Choice
 from stead.language.resources import DEVICES, NOTHING, UNIT, Resources, times_in
@@ -43,6 +44,7 @@ class Place:
     surplus: int = 0  # slots that no task needs
     roomy_since: float = 0.0  # since when there is room although all slots are in use; 0 while there is none
     blocked: set[str] = field(default_factory=set)  # asks of blocked tasks, for which Ray holds no CPU
+    preempted: dict[str, bool] = field(default_factory=dict)  # asks of closed slots -> whether a task was interrupted
     closing: dict[str, float] = field(default_factory=dict)  # asks that wait for an empty node -> since when
 
     @property
@@ -132,6 +134,20 @@ class Pool:
 class Pools(dict[str, Pool]):
     """All names in use, and views of them."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._priorities: dict[str, int] = {}  # by shape
+
+    def __setitem__(self, name: str, pool: Pool) -> None:
+        super().__setitem__(name, pool)
+        self._priorities[pool.shape.key] = pool.shape.ask.priority
+
+    def rivals(self, pool: Pool, waits_s: Mapping[str, float]) -> dict[str, float]:
+        """Of what waits for room (shapes, or "" for other work), what may get that of a pool: nothing of a lower
+        priority."""
+        least, known = pool.shape.ask.priority, self._priorities
+        return {key: s for key, s in waits_s.items() if key != pool.shape.key and known.get(key, least) >= least}
+
     def withdrawn(self) -> Iterator[tuple[str, str]]:
         """(node, name) where no task may start any more."""
         return ((node, pool.name) for pool, node, place in self.places() if place.closed)
@@ -179,6 +195,15 @@ class Pools(dict[str, Pool]):
 
     def waiting_ids(self) -> list[str]:
         return [id for pool in self.values() for id in pool.waiting]
+
+    def loads(self, wanted: Mapping[str, tuple[int, int]]) -> dict[int, float]:
+        """By priority, what shapes of this or a higher priority want, as a share of all room. For each name, `wanted`
+        has how many slots it could use and how many there could be."""
+        own: dict[int, float] = defaultdict(float)
+        for name, (count, most) in wanted.items():
+            own[self[name].shape.ask.priority] += count / most
+        falling = sorted(own, reverse=True)
+        return dict(zip(falling, accumulate(own[each] for each in falling), strict=True))
 
     def closed(self) -> frozenset[str]:
         """Nodes that an exclusive shape has to itself."""

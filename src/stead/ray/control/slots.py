@@ -18,9 +18,10 @@ from typing import Protocol
 from stead.engine.decisions import Evicted, Placed
 from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, AskLost, AskRunning, AsksSubmitted, Fact
-from stead.language.asks import Ask, Choice
+from stead.language.asks import Ask
 from stead.language.nodes import Node
 from stead.ray.control.anchors import SHOWN_S, Anchors
+from stead.ray.control.preempted_tasks import PreemptedTasks, without_amounts
 from stead.ray.control.slot_pools import Place, Pool, Pools, Room, could_run, has_room_for, most_of
 from stead.ray.control.ticketed_work import named_by
 from stead.ray.submit.messages import SlotShape
@@ -88,6 +89,7 @@ class Slots:
         self._shapes, self._engine, self._grants, self._anchors = shapes, engine, grants, anchors
         self._check, self._clock = check, clock
         self.pools = Pools()
+        self.preempted = PreemptedTasks(self.pools, self.pool_of)
         self._current: dict[str, int] = {}  # shape -> the generation that new submissions carry
         self._last_message: dict[str, int] = {}  # program -> the number of its last message
         # When work that is decided in batches began to arrive, and last arrived; 0 once it is decided.
@@ -206,15 +208,16 @@ class Slots:
         others_wait_s = {**new, **others_wait_s}
         room = self._room_of(self._engine.nodes)
         for pool in list(self.pools.values()):
-            others = {key: waited for key, waited in others_wait_s.items() if key != pool.shape.key}
+            others = self.pools.rivals(pool, others_wait_s)
             self._nodes_gone(pool, status)
             for node, place in pool.places.items():
                 facts += self._place(pool, node, place, now, others, status.nodes[node])
-        facts += self._give_back(now)
+        facts += [*self.preempted.facts(status), *self._give_back(now)]
         wanted = {name: self._wanted(pool, now, room) for name, pool in self.pools.items()}
-        load = sum(count / most for count, most in wanted.values())
+        loads = self.pools.loads(wanted)
         for name, (count, _) in wanted.items():
             pool = self.pools[name]
+            load = loads[pool.shape.ask.priority]
             fair = count if load <= 1.0 else ceil(count / load)
             facts += self._adjust(pool, now, count, fair, awaits)
         if self._burst[0] and now >= self._batch_due:
@@ -331,7 +334,8 @@ class Slots:
 
     def _is_blocked(self, pool: Pool, place: Place, row: NodeRow, now: float) -> bool:
         """Whether tasks of a shape wait for room that Ray has: blocked tasks hold no CPU."""
-        is_roomy = bool(place.full_since and pool.demand(now)) and has_room_for(row, pool.shape.ask)
+        is_full = bool(place.full_since and pool.demand(now)) and not place.preempted
+        is_roomy = is_full and has_room_for(row, pool.shape.ask)
         place.roomy_since = (place.roomy_since or now) if is_roomy else 0.0
         return is_roomy and now - place.roomy_since > BLOCKED_S
 
@@ -343,7 +347,7 @@ class Slots:
         if id is None:
             return []
         place.blocked.add(id)
-        return _without_amounts(pool, node, id)
+        return without_amounts(pool, node, id)
 
     def _lend(self, pool: Pool, node: str, place: Place, count: int) -> list[Fact]:
         """Let the engine give the room of some slots to other work, although they stay. Ray then makes the shapes take
@@ -353,7 +357,7 @@ class Slots:
         lent = ids[max(0, len(ids) - count) :]
         place.lent.update(lent)
         place.ids.sort(key=place.lent.__contains__)  # lent ones are removed first
-        return [fact for id in lent for fact in _without_amounts(pool, node, id)]
+        return [fact for id in lent for fact in without_amounts(pool, node, id)]
 
     def _take_back(self, pool: Pool, node: str, place: Place) -> list[Fact]:
         """No other work waits any more."""
@@ -592,8 +596,3 @@ class Slots:
         for pool in self.pools.values():
             if pool.waiting:
                 yield pool, max(len(pool.waiting), pool.demand(now))
-
-
-def _without_amounts(pool: Pool, node: str, id: str) -> list[Fact]:
-    """The engine still knows that the task runs there, but counts no amounts."""
-    return [AskEnded(id), AskRunning(replace(pool.shape.ask, id=id, choices=(Choice(),)), node)]

@@ -9,6 +9,7 @@ overrides all of them, as in Ray.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -36,8 +37,13 @@ NODE_GROUP = "ray.io/node-group"
 ZONE = "ray.io/availability-zone"
 
 POD_LABELS = "/etc/podinfo/labels"
+TAINTS_ANNOTATION = "stead/taints"
+"""The annotation of a pod template with the taints of its Ray nodes."""
+
 METADATA_ADDRESS = "http://169.254.169.254"
 METADATA_SECONDS_MAX = 1.0
+
+_ANNOTATION = re.compile(r"\s*([^=\s\"']+)=(\".*\")\s*")
 
 _FROM_VARIABLE = {MARKET_TYPE: "RAY_NODE_MARKET_TYPE", NODE_GROUP: "RAY_NODE_TYPE_NAME", ZONE: "RAY_NODE_ZONE"}
 
@@ -57,6 +63,7 @@ class Options:
     labels: str | None = None
     labels_file: str | None = None
     taints: str | None = None
+    taints_file: str | None = None
     rare_resource_isolation: str | None = None
     policy: str | None = None
     passed_on: Sequence[str] = ()
@@ -68,12 +75,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known about a node from its environment: Ray's accelerator type ("" for none), pod labels, cloud
-    labels."""
+    """What is known about a node from its environment: Ray's accelerator type ("" for none), labels and taints of its
+    pod, cloud labels."""
 
     accelerator_type: str = ""
     pod: Mapping[str, str] = EMPTY
     cloud: Mapping[str, str] = EMPTY
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ def ray_start(options: Options, environment: Mapping[str, str], surroundings: Su
         parse_labels(options.labels or ""),
     )
     labels = {**default_labels(options.is_head, environment, surroundings), **written}
-    taints = {(taint.key, taint.effect): taint for taint in _taints(options, environment)}
+    taints = {(taint.key, taint.effect): taint for taint in _taints(options, environment, surroundings)}
     rare = [name.strip() for name in (options.rare_resource_isolation or "").split(",") if name.strip()]
     labels.update(marks_of(taints.values(), rare, _policy(options.policy)))
     text = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
@@ -171,13 +179,37 @@ def _policy(given: str | None) -> PolicyName | None:
     return policy
 
 
-def _taints(options: Options, environment: Mapping[str, str]) -> tuple[Taint, ...]:
-    """Taints of the environment first, so that those of the command line replace them."""
+def _taints(options: Options, environment: Mapping[str, str], surroundings: Surroundings) -> tuple[Taint, ...]:
+    """Taints of the pod first, then of the environment and the file, so that those of the command line replace them."""
     try:
         surrounding = parse_taints(environment.get("STEAD_NODE_TAINTS", ""))
     except Invalid as error:
         raise Invalid(f"STEAD_NODE_TAINTS: {error}") from None
-    return surrounding + parse_taints(options.taints or "")
+    given = parse_taints(options.taints or "")
+    return surroundings.taints + surrounding + _taints_from_file(options.taints_file) + given
+
+
+def _taints_from_file(path: str | None) -> tuple[Taint, ...]:
+    if path is None:
+        return ()
+    try:
+        return taints_in(Path(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise Invalid(f"the taints file {path} is not text; good content is 'gpu_node=true:NoSchedule'") from None
+    except OSError as error:
+        raise Invalid(f"the taints file {path} cannot be read: {error.strerror}") from None
+    except Invalid as error:
+        raise Invalid(f"the taints file {path}: {error}") from None
+
+
+def taints_in(text: str) -> tuple[Taint, ...]:
+    """Taints from a file: as in `--taints`, or all annotations of a pod as Kubernetes' downward API writes them, of
+    which ``stead/taints`` counts."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not all(_ANNOTATION.fullmatch(line) for line in lines):
+        return parse_taints(text)
+    pairs = (found.groups() for line in lines if (found := _ANNOTATION.fullmatch(line)))
+    return parse_taints(next((json.loads(value) for key, value in pairs if key == TAINTS_ANNOTATION), ""))
 
 
 # The following functions inspect the machine.
@@ -199,6 +231,7 @@ def surroundings_of(environment: Mapping[str, str]) -> Surroundings:
         _accelerator_type(),
         pod_labels(environment.get("STEAD_PODINFO") or POD_LABELS),
         cloud_labels(address) if asked else EMPTY,
+        pod_taints(environment.get("STEAD_PODINFO") or POD_LABELS),
     )
 
 
@@ -207,6 +240,12 @@ def pod_labels(path: str) -> Labels:
     with suppress(OSError):
         return parse_labels_yaml(Path(path).read_text(encoding="utf-8"))
     return EMPTY
+
+
+def pod_taints(labels_path: str) -> tuple[Taint, ...]:
+    """The taints in the annotation ``stead/taints`` of this pod, from the file `annotations` of the same folder."""
+    path = Path(labels_path).with_name("annotations")
+    return _taints_from_file(str(path)) if path.is_file() else ()
 
 
 def cloud_labels(address: str, seconds_max: float = METADATA_SECONDS_MAX) -> dict[str, str]:

@@ -45,7 +45,17 @@ from stead.ray.submit.environments import digest_in, preferring
 from stead.ray.submit.native_selectors import Conditions, conditions, is_expressible
 from stead.ray.wire.own_names import IMPLICIT, is_own_name
 
-OWN_OPTIONS = ("tolerations", "deadline_s", "labels", "spread", "exclusive", "max_per_node", "policy")
+OWN_OPTIONS = (
+    "tolerations",
+    "deadline_s",
+    "labels",
+    "spread",
+    "exclusive",
+    "max_per_node",
+    "policy",
+    "priority",
+    "preemptible",
+)
 """Stead's own options. Ray must not see them."""
 
 ALONE = Affinity(ANYWHERE, near=False, namespaces=frozenset(), symmetric=True)
@@ -53,6 +63,9 @@ ALONE = Affinity(ANYWHERE, near=False, namespaces=frozenset(), symmetric=True)
 
 PER_NODE_MAX = 99
 """Ray's amounts have a precision of 1/10000. Up to this limit, 1/k and 1/(k+1) of a node remain different amounts."""
+
+PRIORITY_MIN, PRIORITY_MAX = -1_000_000_000, 1_000_000_000
+"""The priorities that Kubernetes lets users give to pods."""
 
 NATIVE_PREFIX = "ray.io/"
 NOT_NATIVE = NODE_ID_KEYS | {"ray.io/accelerator-type"}
@@ -124,16 +137,19 @@ class Route:
     labels: Labels = EMPTY
     per_node: tuple[tuple[str, int], ...] = ()
     policy: PolicyName | None = None  # None: the cluster's default, or else Ray's own policy
+    priority: int | None = None
+    preemptible: bool = False
     shapes: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """Values derived from this route, cached for equal submissions."""
     is_decided: bool = field(init=False, compare=False)
     """Whether the engine must choose the node: the choice depends on other work, other work may depend on this, or Ray
-    does not have the policy."""
+    does not have the policy or priorities."""
 
     def __post_init__(self) -> None:
         on_work = (isinstance(preference.want, Affinity | Spread) for preference in self.prefers)
         rules = bool(self.affinities or self.spreads or self.labels) or any(on_work)
-        object.__setattr__(self, "is_decided", rules or self.policy not in (None, PolicyName.HYBRID))
+        ranked = self.preemptible or self.priority is not None
+        object.__setattr__(self, "is_decided", rules or ranked or self.policy not in (None, PolicyName.HYBRID))
 
     def ask(
         self,
@@ -154,6 +170,8 @@ class Route:
             labels=self.labels,
             namespace=namespace,
             policy=self.policy or (PolicyName.SPREAD if _is_word(self.strategy, SPREAD) else PolicyName.HYBRID),
+            priority=self.priority or 0,
+            preemptible=self.preemptible,
         )
 
 
@@ -201,7 +219,8 @@ def is_plain(options: Mapping[str, Any]) -> bool:
     return (
         get("deadline_s") is None
         and get("policy") is None
-        and (get("exclusive") is None or get("exclusive") is False)
+        and get("priority") is None
+        and not any(get(name) not in (None, False) for name in ("exclusive", "preemptible"))
         and not digest_in(get("runtime_env"))
         and all(_is_absent(get(name)) for name in ("tolerations", "labels", "spread", "max_per_node"))
         and _is_absent(get("label_selector"))
@@ -232,6 +251,8 @@ def route(options: Mapping[str, Any]) -> Route:
         own,
         _per_node(options.get("max_per_node")),
         _policy(options.get("policy"), strategy),
+        _priority(options.get("priority")),
+        _preemptible(options.get("preemptible"), strategy),
     )
 
 
@@ -328,6 +349,29 @@ def _policy(given: Any, strategy: object) -> PolicyName | None:
             f"give one of them, for example policy={policy.value!r}"
         )
     return policy
+
+
+def _priority(given: Any) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not PRIORITY_MIN <= given <= PRIORITY_MAX:
+        raise Invalid(
+            f"priority {given!r} must be a whole number from {PRIORITY_MIN:,} to {PRIORITY_MAX:,}, for example 10"
+        )
+    return given
+
+
+def _preemptible(given: Any, strategy: object) -> bool:
+    if given is None or given is False:
+        return False
+    if given is not True:
+        raise Invalid(f"preemptible must be True or False, not {given!r}")
+    if _is_of(strategy, _GROUPING):
+        raise Invalid(
+            "preemptible=True is not possible inside a placement group, which keeps its resources; "
+            "leave preemptible out there"
+        )
+    return True
 
 
 def _is_native(strategy: object) -> bool:

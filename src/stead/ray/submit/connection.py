@@ -374,7 +374,8 @@ class Connection:
     def may_leave(self) -> bool:
         """Ask the controller whether to evict this worker's work now. False if it does not answer."""
         is_actor = not self.core.get_actor_id().is_nil()
-        asked = self.controller.evicts.remote(self.work_id().hex(), self.node_id, is_actor)
+        names = list(self.core.resource_ids())
+        asked = self.controller.evicts.remote(self.work_id().hex(), self.node_id, is_actor, names)
         ready, _ = ray.wait([asked], timeout=10.0)
         return bool(ready and ray.get(ready[0]))
 

@@ -40,6 +40,11 @@ from stead.ray.wire.taint_labels import rare_taint
 from stead.text import short_id
 
 PLAIN = Wish(Pass())
+
+NO_RESTARTS = (
+    "preemptible=True needs an actor that can restart elsewhere; give it max_restarts, for example max_restarts=-1"
+)
+NO_RETRIES = "preemptible=True needs a task that may run again; give it max_retries, for example max_retries=3"
 ENTRIES_MAX = 16
 
 SERVICES = frozenset(
@@ -148,6 +153,8 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
         link = connection(core)
         asked = by_default(asked, link.policy(), strategy)
         if asked is not None and asked.is_decided:
+            if asked.preemptible and not given[at_retries]:
+                raise Invalid(NO_RETRIES)
             args = list(given)
             args[at_strategy], args[at_labels], args[at_fallback] = _choices_in_slot(link, asked, resources, strategy)
             if not given[at_retries]:
@@ -179,6 +186,7 @@ def _submit_task(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
     at_descriptor, at_resources = _place_of(plain, "function_descriptor"), _place_of(plain, "resources")
     at_placement, at_detached = _place_of(plain, "placement_resources"), _place_of(plain, "is_detached")
+    at_restarts = _place_of(plain, "max_restarts")
 
     def create_actor(core: Any, *given: Any, **named: Any) -> Any:
         descriptor, labels = given[at_descriptor], named.get("label_selector")
@@ -192,6 +200,8 @@ def _create_actor(plain: Callable[..., Any]) -> Callable[..., Any]:
         link = connection(core)
         asked = by_default(asked, link.policy(), named.get("scheduling_strategy"))
         if asked is not None and asked.is_decided:
+            if asked.preemptible and not given[at_restarts]:
+                raise Invalid(NO_RESTARTS)
             strategy = named.get("scheduling_strategy")
             piece = singly.Piece(link, asked, strategy, _tolerated(link.page(), asked, resources), _bundle_for)
             named.update(zip(CHOICES, piece.for_actor(resources, given[at_placement]), strict=True))

@@ -79,6 +79,10 @@ class RemoteOptions(TypedDict, total=False):
         exclusive: Whether the work needs a node for itself.
         max_per_node: For each name of your choice, how many pieces of work with that name one node may run.
         policy: How to choose among the nodes that remain, for example ``"pack"`` or ``"flow"``.
+    priority: int | None
+    preemptible: bool | None
+        priority: Work of a higher priority is placed first; without one, it is 0.
+        preemptible: Whether the work may be evicted for work of a higher priority. It must be able to restart.
         scheduling_strategy: A strategy, a selector such as ``"gpu_type in [A100]"``, or a list that must all hold.
         label_selector: What the node's labels must be, as in Ray.
         fallback_strategy: Other label selectors, tried in order.

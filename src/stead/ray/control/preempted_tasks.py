@@ -1,0 +1,92 @@
+"""Tasks that make room for work of a higher priority.
+
+Rule: a slot that the engine preempts is closed at once. If a task runs in it, one task of its shape on the node is
+interrupted, and runs again where the engine gives it another slot. While it waits there, it holds no amounts, and the
+engine learns this once Ray's tables show them as free.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from stead.engine.facts import AskEnded, AskRunning, Fact
+from stead.language.asks import Ask, Choice
+from stead.language.resources import UNIT
+from stead.ray.control.slot_pools import Place, Pool, Pools
+from stead.ray.wire.tables import NodeRow, Status
+
+TAKEN_S = 3.0
+"""How long it may take until the room of an interrupted task is in use again."""
+
+
+class PreemptedTasks:
+    """Called in the controller's round, and for workers that ask, under one lock."""
+
+    def __init__(self, pools: Pools, pool_of: Callable[[str], Pool | None]) -> None:
+        self._pools, self._pool_of = pools, pool_of
+        self._freed: dict[str, list[float]] = {}  # by node, when room became free lately
+
+    def preempt(self, id: str, node: str) -> bool:
+        """Close a slot. Returns False if the ask is not a slot."""
+        pool = self._pool_of(id)
+        if pool is None:
+            return False
+        place = pool.places.get(node)
+        if place is not None and id in place.ids and id not in place.preempted:
+            place.ids.sort(key=id.__eq__)  # of the slots here, this one ends first
+            place.preempted[id] = False
+            place.open, place.sent = max(0, place.open - 1), None
+        return True
+
+    def names(self) -> Iterator[tuple[str, str]]:
+        """(node, name) where a task has to be interrupted."""
+        return ((node, pool.name) for pool, node, place in self._pools.places() if _missing(place))
+
+    def admits(self, node: str, names: Iterable[str]) -> bool | None:
+        """Whether a worker that holds these names on a node shall interrupt its task for other work; None if no slot
+        of these names is preempted there."""
+        for name in names:
+            pool = self._pools.get(name)
+            place = pool.places.get(node) if pool is not None else None
+            if place is not None and place.preempted and not place.evicting:
+                if not _missing(place):
+                    return False
+                place.preempted[next(id for id, is_done in place.preempted.items() if not is_done)] = True
+                return True
+        return None
+
+    def facts(self, status: Status) -> list[Fact]:
+        """Interrupted tasks whose amounts are free now."""
+        now, facts = time.monotonic(), list[Fact]()
+        for pool, node, place in self._pools.places():
+            if not place.preempted:
+                continue
+            place.preempted = {id: is_done for id, is_done in place.preempted.items() if id in place.ids}
+            row = status.nodes.get(node)
+            for id in [id for id, is_done in place.preempted.items() if is_done and id not in place.blocked]:
+                freed = self._freed[node] = [at for at in self._freed.get(node, ()) if now - at < TAKEN_S]
+                if row is not None and _has_room(row, pool.shape.ask, len(freed) + 1):
+                    freed.append(now)
+                    place.blocked.add(id)
+                    facts += without_amounts(pool, node, id)
+        return facts
+
+
+def _missing(place: Place) -> int:
+    """How many more tasks have to be interrupted."""
+    interrupted = sum(place.preempted.values())
+    return min(len(place.preempted) - interrupted, place.used - place.open - interrupted)
+
+
+def _has_room(row: NodeRow, ask: Ask, count: int) -> bool:
+    return any(
+        all(row.available.get(name, 0.0) * UNIT >= units * count for name, units in choice.resources.items())
+        for choice in ask.choices
+    )
+
+
+def without_amounts(pool: Pool, node: str, id: str) -> list[Fact]:
+    """The engine still knows that the task runs there, but counts no amounts."""
+    return [AskEnded(id), AskRunning(replace(pool.shape.ask, id=id, choices=(Choice(),)), node)]
