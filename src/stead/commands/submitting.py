@@ -112,16 +112,18 @@ def _target(to: str, written: dict[str, Any], namespace: str | None, watch: bool
         scenario = load(given["scenario"])
         return SimTarget(scenario, read_submission(written, used=ids_of(scenario).__contains__), given["until"])
     work = read_submission(written)
-    return _ray(work, namespace, given) if to == "ray" else _kubernetes(work, namespace, watch, given)
+    if to == "ray":
+        return _ray(work, namespace, watch, given)
+    return _kubernetes(work, namespace, watch, given)
 
 
-def _ray(work: Submission, namespace: str | None, given: dict[str, Any]) -> Target:
+def _ray(work: Submission, namespace: str | None, watch: bool, given: dict[str, Any]) -> Target:
     from stead.ray.local.start import require_ray
 
     require_ray("stead submit --to ray")
     from stead.ray.running.target import RayTarget
 
-    return RayTarget(work, given["address"], namespace)
+    return RayTarget(work, given["address"], namespace, watch)
 
 
 def _kubernetes(work: Submission, namespace: str | None, watch: bool, given: dict[str, Any]) -> Target:

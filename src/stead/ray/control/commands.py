@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-import ray
-
 from stead.engine.decisions import (
     BatchDecided,
     DeadlinePassed,
@@ -359,8 +357,7 @@ class Placing:
                 what = self.ticketed.lives[refused.id].what
                 why = event_of(refused, time.time()).text
                 self._state_store.keep_timed([Timed(refused.id, "actor", what.job, what.ask, why)])
-            core = ray._private.worker.global_worker.core_worker
-            core.kill_actor(ray.ActorID.from_hex(refused.id), True)
+            self.store.kill_actor(refused.id)
 
     def tell(self, happened: Sequence[Fact | Decision]) -> None:
         """Write events. Routine steps of single pieces of work are not events on Ray. Evictions are reported when they

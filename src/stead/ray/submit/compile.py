@@ -124,6 +124,8 @@ class Route:
     labels: Labels = EMPTY
     per_node: tuple[tuple[str, int], ...] = ()
     policy: PolicyName | None = None  # None: the cluster's default, or else Ray's own policy
+    priority: int = 0
+    by_engine: bool = False  # the engine chooses the node even if Ray could
     shapes: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """Values derived from this route, cached for equal submissions."""
     is_decided: bool = field(init=False, compare=False)
@@ -133,7 +135,8 @@ class Route:
     def __post_init__(self) -> None:
         on_work = (isinstance(preference.want, Affinity | Spread) for preference in self.prefers)
         rules = bool(self.affinities or self.spreads or self.labels) or any(on_work)
-        object.__setattr__(self, "is_decided", rules or self.policy not in (None, PolicyName.HYBRID))
+        decided = rules or self.by_engine or self.policy not in (None, PolicyName.HYBRID)
+        object.__setattr__(self, "is_decided", decided)
 
     def ask(
         self,
@@ -154,6 +157,7 @@ class Route:
             labels=self.labels,
             namespace=namespace,
             policy=self.policy or (PolicyName.SPREAD if _is_word(self.strategy, SPREAD) else PolicyName.HYBRID),
+            priority=self.priority,
         )
 
 
@@ -232,6 +236,29 @@ def route(options: Mapping[str, Any]) -> Route:
         own,
         _per_node(options.get("max_per_node")),
         _policy(options.get("policy"), strategy),
+    )
+
+
+def route_of(ask: Ask, deadline_s: float | None = None) -> Route:
+    """The route of work that is described by an ask; the engine chooses its node. Amounts, ports, images, estimates and
+    the namespace of the ask are not part of a route."""
+    rules = _rules(
+        tuple(choice.selector for choice in ask.choices), Wants(prefers=ask.prefers), Wants(), ask.tolerations
+    )
+    return Route(
+        rules.wish,
+        rules.choices,
+        rules.prefers,
+        *rules.native,
+        None,
+        rules.pins,
+        deadline_s,
+        ask.affinities,
+        ask.spreads,
+        ask.labels,
+        policy=ask.policy,
+        priority=ask.priority,
+        by_engine=True,
     )
 
 
