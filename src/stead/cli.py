@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Submit work": {
         "submit": ("stead.commands.submitting", "Submit work from a file, and follow it."),
+        "convert": ("stead.commands.converting", "Convert work to and from Kubernetes pods."),
     },
     "Explain and preview": {
         "why": ("stead.commands.asking", "Explain why work is pending, or why it runs where it does."),

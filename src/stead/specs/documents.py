@@ -445,7 +445,7 @@ def _toleration(section: Section) -> Toleration:
     """Kubernetes' form: no key means every key, no effect every effect. The operator is Equal (default) or Exists;
     stead adds In and NotIn."""
     key = section.read("key", lambda value: check_key(value, "taint key"), None)
-    values = section.read("values", _texts, ()) + section.read("value", lambda value: (some_text(value),), ())
+    values = section.read("values", _values, ()) + section.read("value", _values, ())
     operator = section.read("operator", some_text, "Equal" if values else "Exists")
     exists = operator.lower() == "exists"
     if operator.lower() not in ("equal", "in", "notin", "exists"):
@@ -514,6 +514,12 @@ def some_text(value: Any) -> str:
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(some_text(item) for item in value) if isinstance(value, list) else (some_text(value),)
+
+
+def _values(value: Any) -> tuple[str, ...]:
+    """Values of a taint, which may be empty."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(item if item == "" else some_text(item) for item in items)
 
 
 def whole(value: Any) -> int:
