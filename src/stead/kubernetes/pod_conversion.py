@@ -13,7 +13,7 @@ from typing import Any
 
 from stead.errors import Invalid
 from stead.kubernetes.fields import Fields, fields_in, items_in, parts_in, text_in
-from stead.kubernetes.pod_manifest import HOSTNAME, KUBE_GPU, OVERCOMMITTED, Refusal
+from stead.kubernetes.pod_manifest import HOSTNAME, KUBE_GPU, OVERCOMMITTED, PodOptions, Refusal, on_kubernetes
 from stead.kubernetes.podspec import OWN_ANNOTATIONS, ask_of
 from stead.kubernetes.requesting import PODS, amounts_of
 from stead.kubernetes.selecting import NOT_DELETING
@@ -111,9 +111,11 @@ def converted(pod: Fields, classes: Classes, refuse: Refuse) -> Entry:
     except Invalid as error:
         refuse("spec", str(error))
         ask = ask_of(pod, {}, lenient=True)
-    ask = replace(_said_in_spec(ask), id=text_in(metadata, "name"), priority=priority or 0)
+    said = replace(_said_in_spec(ask), id=text_in(metadata, "name"), priority=priority or 0)
+    if on_kubernetes(said, command, PodOptions()).pulls != ask.pulls:
+        refuse("spec.affinity.podAffinity", "a spec has one required term, or several that select the same pods")
     try:
-        return entry_of(ask, command)
+        return entry_of(said, command)
     except Invalid as error:
         raise Refusal("spec", str(error)) from None
 

@@ -19,11 +19,17 @@ POLL_SECONDS = 0.05
 
 class Kubelets:
     """They end deleted pods at once, in place of the grace period, after a call of `before` with the name. `ended`
-    lists them in order."""
+    lists them in order. With `exit_code`, they run pods: a pod ends with this exit code, and goes on if it is None."""
 
-    def __init__(self, server: ApiServer, before: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        before: Callable[[str], None] = lambda name: None,
+        exit_code: Callable[[Object], int | None] | None = None,
+    ) -> None:
         self.ended: list[str] = []
         self._before = before
+        self._exit_code = exit_code
         self._kubectl = Kubectl(server)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelets", daemon=True)
@@ -40,8 +46,23 @@ class Kubelets:
     def _run(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):
             for pod in self._kubectl.list("Pod"):
-                if pod["spec"].get("nodeName") and pod["metadata"].get("deletionTimestamp"):
+                if not pod["spec"].get("nodeName"):
+                    continue
+                if pod["metadata"].get("deletionTimestamp"):
                     self._end(pod)
+                elif self._exit_code is not None:
+                    self._go_on(pod, self._exit_code(pod))
+
+    def _go_on(self, pod: Object, code: int | None) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        try:
+            if pod["status"]["phase"] == "Pending":
+                start(self._kubectl, name, datetime.now(UTC), namespace)
+            elif pod["status"]["phase"] == "Running" and code is not None:
+                finish(self._kubectl, pod, code)
+        except ApiError as error:
+            if error.status != 404:  # it was deleted meanwhile
+                raise
 
     def _end(self, pod: Object) -> None:
         metadata = pod["metadata"]
@@ -60,3 +81,24 @@ def start(kubectl: Kubectl, name: str, at: datetime, namespace: str = "default")
     started = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = {"phase": "Running", "startTime": started}
     kubectl.patch("Pod", name, {"status": status}, namespace, subresource="status")
+
+
+def finish(kubectl: Kubectl, pod: Object, code: int, reason: str = "") -> None:
+    """The container of the pod has ended."""
+    container = pod["spec"]["containers"][0]
+    ended = {"exitCode": code, "reason": reason or ("Error" if code else "Completed")}
+    status = {
+        "phase": "Failed" if code else "Succeeded",
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": False,
+                "restartCount": 0,
+                "state": {"terminated": ended},
+            }
+        ],
+    }
+    metadata = pod["metadata"]
+    kubectl.patch("Pod", metadata["name"], {"status": status}, metadata["namespace"], subresource="status")
