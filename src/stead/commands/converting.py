@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stead.commands.output import parsed_spec, read_text
 from stead.errors import Invalid
+
+if TYPE_CHECKING:
+    from stead.kubernetes.pod_manifest import PodOptions
 
 KUBERNETES, FORMS = click.Choice(["kubernetes"]), click.Choice(["yaml", "json"])
 
@@ -26,7 +29,7 @@ KUBERNETES, FORMS = click.Choice(["kubernetes"]), click.Choice(["yaml", "json"])
     "--namespace", "-n", metavar="NAME", default="default", show_default=True, help="Namespace of work that names none."
 )
 @click.option("--scheduler-name", metavar="NAME", default="stead", show_default=True, help="The scheduler of the pods.")
-@click.option("--leave-out", is_flag=True, help="Leave out what a spec cannot say, and list it on stderr.")
+@click.option("--leave-out", is_flag=True, help="Leave out what cannot be said, and list it on stderr.")
 @click.option("-o", "--output", "form", type=FORMS, default="yaml", show_default=True, help="Output form.")
 def convert(
     file: str, to: str | None, source: str | None, namespace: str, scheduler_name: str, leave_out: bool, form: str
@@ -43,16 +46,17 @@ def convert(
     """
     if (to is None) == (source is None):
         raise click.UsageError("give either --to kubernetes or --from kubernetes")
-    if to is not None:
-        if leave_out:
-            raise click.UsageError("--leave-out is for --from kubernetes")
-        documents = _manifests(file, namespace, scheduler_name)
-        wrapped = {"apiVersion": "v1", "kind": "List", "items": documents}
-        click.echo(json.dumps(wrapped, indent=2) if form == "json" else _yaml(documents), nl=form == "json")
-        return 0
+    from stead.kubernetes.pod_manifest import PodOptions
+
     left_out: list[str] = []
-    spec = _spec(file, left_out.append if leave_out else None)
-    click.echo(json.dumps(spec, indent=2) if form == "json" else _yaml([spec]), nl=form == "json")
+    note = left_out.append if leave_out else None
+    if to is not None:
+        documents = _manifests(file, PodOptions(namespace, scheduler_name), note)
+        whole: dict[str, Any] = {"apiVersion": "v1", "kind": "List", "items": documents}
+    else:
+        whole = _spec(file, note)
+        documents = [whole]
+    click.echo(json.dumps(whole, indent=2) if form == "json" else _yaml(documents), nl=form == "json")
     for each in left_out:
         click.echo(f"left out: {each}", err=True)
     return 0
@@ -64,8 +68,7 @@ def _yaml(documents: list[dict[str, Any]]) -> str:
     return str(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=110))
 
 
-def _manifests(file: str, namespace: str, scheduler_name: str) -> list[dict[str, Any]]:
-    from stead.kubernetes.pod_manifest import PodOptions
+def _manifests(file: str, options: PodOptions, note: Callable[[str], None] | None) -> list[dict[str, Any]]:
     from stead.kubernetes.work_manifests import manifests_of
     from stead.specs.sections import Misplaced
     from stead.specs.submissions import read_submission
@@ -76,9 +79,11 @@ def _manifests(file: str, namespace: str, scheduler_name: str) -> list[dict[str,
         for id in (*work.pieces, *work.groups):
             item = work.groups[id] if id in work.groups else work.pieces[id].ask
             for field, value in (("for", work.durations.get(id)), ("deadline", item.deadline), ("owner", item.owner)):
-                if value:
+                if value and note is None:
                     raise Misplaced(f"{work.places[id]}.{field}: cannot be said for a pod; leave it out")
-        return list(manifests_of(work, PodOptions(namespace, scheduler_name)))
+                if value and note is not None:
+                    note(f"{id}: {field}: cannot be said for a pod")
+        return list(manifests_of(work, options))
     except Misplaced as error:
         raise Invalid(f"{file}: {error}") from None
 

@@ -70,7 +70,7 @@ def submit(file: str, to: str, watch: bool, dry_run: bool, namespace: str | None
     _check_options(to, {**given, "namespace": namespace if to == "sim" else None})
     written = parsed_spec(file)
     with _named(file):
-        target = _target(to, written, namespace, watch, given)
+        target = _target(to, written, namespace, watch, {**given, "dry_run": dry_run})
         try:
             ids = target.check() if dry_run else target.submit()
             if dry_run or not watch:
@@ -121,9 +121,11 @@ def _ray(work: Submission, namespace: str | None, watch: bool, given: dict[str, 
     from stead.ray.local.start import require_ray
 
     require_ray("stead submit --to ray")
+    from stead.commands.connecting import ray_address
     from stead.ray.running.target import RayTarget
 
-    return RayTarget(work, given["address"], namespace, watch)
+    address = None if given["dry_run"] else ray_address(given["address"])
+    return RayTarget(work, address, namespace, watch)
 
 
 def _kubernetes(work: Submission, namespace: str | None, watch: bool, given: dict[str, Any]) -> Target:

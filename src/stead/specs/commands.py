@@ -69,7 +69,7 @@ def _variables(value: Any) -> tuple[tuple[str, str], ...]:
             raise Invalid(f"has the name {quoted(name)}, which must be letters, digits and '_', for example 'MODE'")
         if not isinstance(text, str):
             good = str(text).lower() if isinstance(text, bool | int | float) else "fast"
-            raise Invalid(f"the value of {name} must be text, for example '{good}', not {quoted(text)}")
+            raise Invalid(f"the value of {name} must be text, such as '{good}', not {quoted(text)}")
     return tuple((name, _line(text)) for name, text in value.items())
 
 

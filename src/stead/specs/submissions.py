@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from stead.engine.facts import AskSubmitted, Fact, GroupSubmitted
-from stead.errors import Invalid
 from stead.language.asks import Ask, Group, PolicyName
 from stead.specs.commands import Command
 from stead.specs.documents import GROUP, WORK, Reader
@@ -70,7 +69,7 @@ def read_submission(
     for section in file.sections("groups", GROUP):
         reader.group(section)
     if not reader.moments:
-        raise Invalid("the file has no work; a good file is work: [{id: hello, run: echo hello, resources: {CPU: 1}}]")
+        raise Misplaced("work: is missing; a good value is [{id: hello, run: echo hello, resources: {CPU: 1}}]")
     places = {id: place.removesuffix(".id") for id, place in reader.places.items()}
     pieces: dict[str, Piece] = {}
     groups: dict[str, Group] = {}

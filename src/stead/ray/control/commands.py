@@ -355,7 +355,7 @@ class Placing:
         if self._is_open and not self.slots.refuse(refused.id) and refused.id in self.ticketed.lives:
             if isinstance(refused.cause, DeadlinePassed):
                 what = self.ticketed.lives[refused.id].what
-                why = event_of(refused, time.time()).text
+                why = event_of(refused, time.time()).text.removeprefix("refused: its deadline passed: ")
                 self._state_store.keep_timed([Timed(refused.id, "actor", what.job, what.ask, why)])
             self.store.kill_actor(refused.id)
 

@@ -54,8 +54,9 @@ class RayTarget:
         try:
             init(self._address or "auto", namespace=self._namespace, log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = f" at {self._address}" if self._address else ""
-            raise Invalid(f"there is no Ray cluster{where} to submit to; start one by: stead start --head") from error
+            raise Invalid(
+                f"there is no Ray cluster here to submit to ({error}); start one with: stead start --head"
+            ) from error
         taken = sorted({*ids} & {*ray.util.list_named_actors()})
         if taken:
             raise Invalid(
