@@ -8,9 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.kubernetes.api.servers import certificate, tls_server
 from tests.kubernetes.objects import ApiError, Kubectl, Object
 from tests.kubernetes.servers.interface import ApiServer
 
@@ -102,3 +105,39 @@ def finish(kubectl: Kubectl, pod: Object, code: int, reason: str = "") -> None:
     }
     metadata = pod["metadata"]
     kubectl.patch("Pod", metadata["name"], {"status": status}, metadata["namespace"], subresource="status")
+
+
+class Logs:
+    """The port of a kubelet, where the API server reads logs. Every pod has printed the same."""
+
+    def __init__(self, folder: Path, printed: bytes) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(printed)))
+                self.end_headers()
+                self.wfile.write(printed)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.socket = tls_server(*certificate(folder)).wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="logs", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def on(self, node: Object) -> Object:
+        """The node with the address of this port."""
+        where = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._server.server_address[1]}},
+        }
+        return {**node, "status": {**node["status"], **where}}

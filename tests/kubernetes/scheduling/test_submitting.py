@@ -15,7 +15,7 @@ import pytest
 from stead.cli import main
 from tests.kubernetes.objects import Object, node
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
-from tests.kubernetes.scheduling.kubelet import Kubelets
+from tests.kubernetes.scheduling.kubelet import Kubelets, Logs
 from tests.kubernetes.scheduling.running import STEAD, WAIT_SECONDS_MAX, wait_until
 
 USER = "scheduler-2"
@@ -175,9 +175,22 @@ def test_what_cannot_be_done_is_refused_in_one_sentence(
     assert not cluster.pods()
 
 
-def test_a_pod_that_somebody_deletes_has_failed(
-    cluster: ClusterUnderTest, submit: Submit, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.kube
+def test_logs_come_from_the_kubelet(
+    real_cluster: ClusterUnderTest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The fake server has no logs; the real one reads them from the kubelet's port."""
+    text = "work: {id: a, run: exit 0, image: busybox}"
+    with Logs(tmp_path, "one\ntwo ä\n".encode()) as logs:
+        real_cluster.create(logs.on(NODES[0]))
+        real_cluster.scheduler().wait_until_leading()
+        with Kubelets(real_cluster.server, exit_code=exit_code):
+            code = main(words(real_cluster, tmp_path, text, "-w"))
+    lines = capsys.readouterr().out.splitlines()
+    assert (code, lines[-4:]) == (0, ["a | one", "a | two ä", "a: succeeded", "1 piece succeeded"])
+
+
+def test_a_pod_that_somebody_deletes_has_failed(cluster: ClusterUnderTest, submit: Submit) -> None:
     cluster.create(*NODES)
     cluster.scheduler().wait_until_leading()
 
