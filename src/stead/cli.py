@@ -25,6 +25,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("stead.commands.tops", "Show the fullest nodes, or who uses the most resources."),
         "events": ("stead.commands.work", "Show events: pending work and why, taints, labels."),
     },
+    "Submit work": {
+        "submit": ("stead.commands.submitting", "Submit work from a file, and follow it."),
+        "convert": ("stead.commands.converting", "Convert work to and from Kubernetes pods."),
+    },
     "Explain and preview": {
         "why": ("stead.commands.asking", "Explain why work is pending, or why it runs where it does."),
         "what-if": ("stead.commands.what_if", "Preview changes without applying them."),
@@ -97,6 +101,7 @@ def stead() -> None:
       stead status
       stead why trainer
       stead describe node gpu-1
+      stead submit --to ray work.yaml -w
       stead what-if --drain gpu-1
       stead taint nodes gpu-1 gpu_node=true:NoSchedule
       stead sim scenarios/demo.yaml

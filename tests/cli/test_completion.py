@@ -48,6 +48,11 @@ def test_the_script_calls_stead_back(shell: str, run: Run) -> None:
 class TestOnAService:
     CASES: tuple[tuple[str, list[str]], ...] = (
         ("stead dr", ["drain"]),
+        ("stead sub", ["submit"]),
+        ("stead submit --to ", ["ray", "kubernetes", "sim"]),
+        ("stead submit --sche", ["--scheduler-name"]),
+        ("stead submit -o j", ["json", "jsonpath="]),
+        ("stead convert --from k", ["kubernetes"]),
         ("stead drain --ev", ["--evict"]),
         ("stead drain cp", ["cpu-1", "cpu-2", "cpu-one", "cpu-two"]),
         ("stead uncordon sp", ["spot-1"]),

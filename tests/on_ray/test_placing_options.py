@@ -444,6 +444,15 @@ class TestEndings:
             stead.get(late, timeout=SOON_S)
         assert nothing_is_left()
 
+    def test_a_deadline_ends_an_actor_and_the_controller_goes_on(self, cluster: LocalCluster, target: Any) -> None:
+        strategy = actor_affinity(label_exists("nobody"))
+        late = Resident.options(scheduling_strategy=strategy, deadline_s=1).remote()
+        with pytest.raises(stead.Unplaced, match=r"was not placed by its deadline: 0 of . nodes fit"):
+            stead.get(late.where.remote(), timeout=SOON_S)
+        beside = where.options(scheduling_strategy=actor_affinity(affinity(target))).remote()
+        assert ray.get(beside, timeout=SOON_S) == ray.get(target.where.remote())
+        assert nothing_is_left()
+
 
 class TestBurst:
     def test_actors_apart_from_their_own_kind_never_share_a_node_whichever_program_creates_them(

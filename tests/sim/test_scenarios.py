@@ -297,7 +297,7 @@ SLIPS = [
     ("work: [{id: a, spread: {labels: {a: b}}}]", "work[0].spread.topology: is missing; a good value is 'zone'"),
     (
         "work: [{id: a, spread: {topology: z, labels: {a: b}, max_skew: 0}}]",
-        "work[0].spread.max_skew: max skew must be",
+        "work[0].spread.max_skew: must be at least 1",
     ),
     ("work: [{id: a, prefers: [{weight: 5}]}]", "work[0].prefers[0]: needs exactly one of selector"),
     ("work: [{id: a, prefers: [{selector: a, weight: 500}]}]", "work[0].prefers[0].weight: weight 500 is out of range"),

@@ -133,8 +133,7 @@ def attached(what: str, address: str | None) -> Iterator[None]:
 
     was_attached = ray.is_initialized()
     if not was_attached:
-        _check_address(address or os.environ.get("RAY_ADDRESS", ""))
-        api.attach(address or _the_only_one())
+        api.attach(ray_address(address))
     try:
         yield
     except ray.exceptions.RayError as error:
@@ -143,6 +142,12 @@ def attached(what: str, address: str | None) -> Iterator[None]:
     finally:
         if not was_attached:
             ray.shutdown()
+
+
+def ray_address(address: str | None) -> str | None:
+    """The address of the Ray cluster that is meant, if it can be reached; None leaves the choice to Ray."""
+    _check_address(address or os.environ.get("RAY_ADDRESS", ""))
+    return address or _the_only_one()
 
 
 def _the_only_one() -> str | None:

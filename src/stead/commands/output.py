@@ -236,12 +236,17 @@ def parsed_spec(path: str, known: Sequence[str] = SPEC_FIELDS) -> dict[str, Any]
     """The work, groups and changes (or other `known` fields) in a YAML file; ``-`` is standard input."""
     from stead.specs.sections import Section, load_yaml
 
-    try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise Invalid(f"{path} cannot be read: {reason}") from None
+    text = read_text(path)
     try:
         return Section(load_yaml(text), "", known).fields
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from None
+
+
+def read_text(path: str) -> str:
+    """The text of a file; ``-`` is standard input."""
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Invalid(f"{path} cannot be read: {reason}") from None

@@ -36,6 +36,7 @@ from stead.language.asks import (
     Ask,
     Choice,
     Group,
+    HostPort,
     PolicyName,
     Preference,
     Spread,
@@ -48,12 +49,14 @@ from stead.language.selectors import intersection, parse_label_condition, parse_
 from stead.language.strategies import Exists, In, NotIn, tolerations
 from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
 from stead.language.times import parse_duration
+from stead.specs.commands import RUN, Command, read_command
 from stead.specs.sections import Misplaced, Section, at
 from stead.text import quoted
 
 NODE = ("id", "count", "at", "capacity", "labels", "taints", "draining", "ip", "name")
 WANT = ("resources", "selector", "label_selector")
-COMMON = ("tolerations", "labels", "namespace", "near", "apart", "spread", "prefers", "policy")
+PLACING = ("tolerations", "labels", "namespace", "near", "apart", "spread", "prefers", "policy", "ports", "estimates")
+COMMON = (*PLACING, "preempts", *RUN)
 TIMES = ("at", "for", "deadline", "priority", "owner")
 WORK = ("id", "count", "every", *WANT, *COMMON, "fallback", *TIMES)
 BUNDLE = ("count", *WANT, *COMMON)
@@ -62,8 +65,10 @@ GROUP = (
     *(*COMMON, *TIMES),
 )
 OTHERS = ("ask", "labels", "selector", "topology", "namespaces", "symmetric")
-SPREAD = ("topology", "labels", "selector", "max_skew")
+SPREAD = ("topology", "labels", "selector", "max_skew", "min_domains", "by_selector", "by_taints", "needs_key")
 PREFERENCE = ("weight", "selector", "label_selector", "near", "apart", "spread")
+PORT = ("port", "protocol", "ip")
+PROTOCOLS = ("TCP", "UDP", "SCTP")
 TOLERATION = ("key", "operator", "value", "values", "effect", "seconds")
 JOINED = tuple(field for field in NODE if field != "at")  # the event has the time
 VERBS: dict[str, tuple[str, ...]] = {  # the kinds of events, each with its additional fields
@@ -107,8 +112,8 @@ class _Names:
 
 
 class Reader:
-    """Collects the facts and durations from the sections of one file. `used` tells whether an id is taken outside the
-    file, `policy` is the default policy, and `most` the maximum number of nodes and pieces of work."""
+    """Collects the facts, durations and commands from the sections of one file. `used` tells whether an id is taken
+    outside the file, `policy` is the default policy, and `most` the maximum number of nodes and pieces of work."""
 
     def __init__(
         self,
@@ -119,7 +124,8 @@ class Reader:
         self._used, self._policy, self._most = used, policy, most
         self.moments: list[tuple[float, Fact]] = []
         self.durations: dict[str, float] = {}
-        self._places: dict[str, str] = {}  # where each id was used first
+        self.commands: dict[str, Command] = {}  # by the id of the piece of work
+        self.places: dict[str, str] = {}  # where each id was used first
         self._nodes = _Names("node")
         self._work = _Names("work")  # also groups and their members
         self._groups: dict[str, Group] = {}
@@ -151,11 +157,12 @@ class Reader:
 
     def work(self, section: Section) -> None:
         name = section.need("id", some_text, "'train'")
-        ask = _ask(name, section, _times(section), self._policy)
+        ask, command = _ask(name, section, _times(section), self._policy), read_command(section)
         for id, moment in self._copies(section, name):
             deadline = None if ask.deadline is None else moment + ask.deadline
             self._submit(AskSubmitted(replace(ask, id=id, deadline=deadline)), id, section, moment)
             self._work.add(id, name)
+            self.commands[id] = command
 
     def group(self, section: Section) -> None:
         name = section.need("id", some_text, "'gang'")
@@ -222,12 +229,12 @@ class Reader:
     def _claim(self, id: str, place: str) -> None:
         if self._used(id):
             raise Misplaced(f"{place}: the id {id!r} is already used in the cluster; choose another")
-        if id in self._places:
-            raise Misplaced(f"{place}: the id {id!r} is already used by {self._places[id]}; choose another")
-        self._places[id] = place
+        if id in self.places:
+            raise Misplaced(f"{place}: the id {id!r} is already used by {self.places[id]}; choose another")
+        self.places[id] = place
 
     def _make_room(self, count: int, place: str) -> None:
-        if len(self._places) + count > self._most:
+        if len(self.places) + count > self._most:
             raise Misplaced(
                 f"{place}: at most {self._most:,} nodes and pieces of work are allowed; use fewer, for example 1"
             )
@@ -240,8 +247,10 @@ class Reader:
             count = bundle.read("count", _count, 1)
             self._make_room(count, bundle.place("count"))
             ask = _ask(prefix, bundle, {}, self._policy, outer or section)
+            command = read_command(bundle, outer or section)
             for _ in range(count):
                 id = f"{prefix}-{len(members) + 1}"
+                self.commands[id] = command
                 self._claim(id, path)
                 members.append(replace(ask, id=id))
         return tuple(members)
@@ -290,6 +299,9 @@ def _ask(id: str, section: Section, times: dict[str, Any], policy: PolicyName, o
             whose("namespace").read("namespace", some_text, ""),
             whose("policy").read("policy", policy_of, policy),
             **times,
+            ports=tuple(_port(*item) for item in whose("ports").each("ports")),
+            estimates=whose("estimates").read("estimates", _resources, NOTHING),
+            preempts=whose("preempts").read("preempts", flag, True),
         )
 
 
@@ -349,9 +361,37 @@ def _work_selector(section: Section, own: Labels) -> Selector:
 def _spread(section: Section, labels: Labels) -> Spread:
     topology = section.need("topology", _topology, "'zone'")
     selector = _work_selector(section, labels)
-    skew = section.read("max_skew", whole, 1)
-    with at(section.place("max_skew")):
-        return Spread(topology, selector, skew)
+    return Spread(
+        topology,
+        selector,
+        section.read("max_skew", _count, 1),
+        section.read("min_domains", _count, 1),
+        section.read("by_selector", flag, True),
+        section.read("by_taints", flag, False),
+        section.read("needs_key", flag, True),
+    )
+
+
+def _port(item: Any, path: str) -> HostPort:
+    """A port of the node: ``8080``, or ``{port: 53, protocol: UDP, ip: 10.0.0.1}``."""
+    section = Section(item if isinstance(item, dict) else {"port": item}, path, PORT)
+    return HostPort(
+        section.need("port", _port_number, "8080"),
+        section.read("protocol", _protocol, "TCP"),
+        section.read("ip", some_text, ""),
+    )
+
+
+def _port_number(value: Any) -> int:
+    if not 1 <= whole(value) <= 65535:
+        raise Invalid(f"must be a port from 1 to 65535, for example 8080, not {quoted(value)}")
+    return int(value)
+
+
+def _protocol(value: Any) -> str:
+    if value not in PROTOCOLS:
+        raise Invalid(f"must be one of {', '.join(PROTOCOLS)}, not {quoted(value)}")
+    return str(value)
 
 
 def _prefers(section: Section, labels: Labels) -> Iterator[Preference]:
@@ -405,7 +445,7 @@ def _toleration(section: Section) -> Toleration:
     """Kubernetes' form: no key means every key, no effect every effect. The operator is Equal (default) or Exists;
     stead adds In and NotIn."""
     key = section.read("key", lambda value: check_key(value, "taint key"), None)
-    values = section.read("values", _texts, ()) + section.read("value", lambda value: (some_text(value),), ())
+    values = section.read("values", _values, ()) + section.read("value", _values, ())
     operator = section.read("operator", some_text, "Equal" if values else "Exists")
     exists = operator.lower() == "exists"
     if operator.lower() not in ("equal", "in", "notin", "exists"):
@@ -474,6 +514,12 @@ def some_text(value: Any) -> str:
 
 def _texts(value: Any) -> tuple[str, ...]:
     return tuple(some_text(item) for item in value) if isinstance(value, list) else (some_text(value),)
+
+
+def _values(value: Any) -> tuple[str, ...]:
+    """Values of a taint, which may be empty."""
+    items = value if isinstance(value, list) else [value]
+    return tuple(item if item == "" else some_text(item) for item in items)
 
 
 def whole(value: Any) -> int:

@@ -129,10 +129,26 @@ _GOOD = {"int": "1", "float": "0.5", "bool": "true", "timestamp": "2024-12-31, o
 
 def load_yaml(text: str, values_max: int = VALUES_MAX) -> Any:
     """The single document in `text`, or an error of one sentence."""
+    return _load(text, lambda loader: _loaded(loader, values_max))
+
+
+def load_all_yaml(text: str, values_max: int = VALUES_MAX) -> list[Any]:
+    """All documents in `text`, without the empty ones."""
+
+    def all_of(loader: _Loader) -> list[Any]:
+        found = []
+        while loader.check_node():
+            found.append(_constructed(loader, loader.get_node(), values_max))
+        return [each for each in found if each is not None]
+
+    return list(_load(text, all_of))
+
+
+def _load(text: str, load: Callable[[_Loader], Any]) -> Any:
     if len(text) > TEXT_MAX:
         raise Invalid(f"this YAML is too long: it may have at most {TEXT_MAX:,} characters")
     try:
-        return _loaded(_Loader(text), values_max)
+        return load(_Loader(text))
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise Invalid(f"{where}this is not YAML: {error.problem}") from None
@@ -147,7 +163,10 @@ def load_yaml(text: str, values_max: int = VALUES_MAX) -> Any:
 
 
 def _loaded(loader: _Loader, values_max: int) -> Any:
-    node = loader.get_single_node()
+    return _constructed(loader, loader.get_single_node(), values_max)
+
+
+def _constructed(loader: _Loader, node: yaml.Node | None, values_max: int) -> Any:
     if node is None:
         return None
     if _size(node, values_max) > values_max:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-import ray
-
 from stead.engine.decisions import (
     BatchDecided,
     DeadlinePassed,
@@ -382,10 +380,9 @@ class Placing:
         if self._is_open and not self.slots.refuse(refused.id) and refused.id in self.ticketed.lives:
             if isinstance(refused.cause, DeadlinePassed):
                 what = self.ticketed.lives[refused.id].what
-                why = event_of(refused, time.time()).text
+                why = event_of(refused, time.time()).text.removeprefix("refused: its deadline passed: ")
                 self._state_store.keep_timed([Timed(refused.id, "actor", what.job, what.ask, why)])
-            core = ray._private.worker.global_worker.core_worker
-            core.kill_actor(ray.ActorID.from_hex(refused.id), True)
+            self.store.kill_actor(refused.id)
 
     def tell(self, happened: Sequence[Fact | Decision]) -> None:
         """Write events. Routine steps of single pieces of work are not events on Ray. Evictions are reported when they

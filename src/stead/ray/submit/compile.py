@@ -139,6 +139,7 @@ class Route:
     policy: PolicyName | None = None  # None: the cluster's default, or else Ray's own policy
     priority: int | None = None
     preemptible: bool = False
+    by_engine: bool = False  # the engine chooses the node even if Ray could
     shapes: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """Values derived from this route, cached for equal submissions."""
     is_decided: bool = field(init=False, compare=False)
@@ -148,7 +149,7 @@ class Route:
     def __post_init__(self) -> None:
         on_work = (isinstance(preference.want, Affinity | Spread) for preference in self.prefers)
         rules = bool(self.affinities or self.spreads or self.labels) or any(on_work)
-        ranked = self.preemptible or self.priority is not None
+        ranked = self.by_engine or self.preemptible or self.priority is not None
         object.__setattr__(self, "is_decided", rules or ranked or self.policy not in (None, PolicyName.HYBRID))
 
     def ask(
@@ -253,6 +254,29 @@ def route(options: Mapping[str, Any]) -> Route:
         _policy(options.get("policy"), strategy),
         _priority(options.get("priority")),
         _preemptible(options.get("preemptible"), strategy),
+    )
+
+
+def route_of(ask: Ask, deadline_s: float | None = None) -> Route:
+    """The route of work that is described by an ask; the engine chooses its node. Amounts, ports, images, estimates and
+    the namespace of the ask are not part of a route."""
+    rules = _rules(
+        tuple(choice.selector for choice in ask.choices), Wants(prefers=ask.prefers), Wants(), ask.tolerations
+    )
+    return Route(
+        rules.wish,
+        rules.choices,
+        rules.prefers,
+        *rules.native,
+        None,
+        rules.pins,
+        deadline_s,
+        ask.affinities,
+        ask.spreads,
+        ask.labels,
+        policy=ask.policy,
+        priority=ask.priority,
+        by_engine=True,
     )
 
 

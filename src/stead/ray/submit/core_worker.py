@@ -64,6 +64,7 @@ SERVICES = frozenset(
     ray.train.v2._internal.execution.checkpoint.sync_actor.SynchronizationActor
     ray.dashboard.modules.job.job_supervisor.JobSupervisor
     stead.ray.control.controller_actor.ControllerActor stead.ray.control.node_agents.PageAgent
+    stead.ray.running.supervisor.Supervisor
     """.split()
 )
 """Ray's own zero-CPU service actors, and stead's. They tolerate every taint, like daemons of a node."""

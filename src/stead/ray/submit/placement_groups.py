@@ -7,6 +7,7 @@ for it before the engine has placed it. The engine places it, not this module.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -15,8 +16,8 @@ from ray.util.placement_group import PlacementGroup, validate_placement_group
 from stead.errors import Invalid, Unsupported
 from stead.language.asks import Ask, Choice, Group, PolicyName, Strategy
 from stead.language.labels import RAY_NODE_ID, Labels
-from stead.language.resources import Resources
-from stead.ray.submit.compile import Pass, Route, route
+from stead.language.resources import UNIT, Resources
+from stead.ray.submit.compile import Pass, Route, route, route_of
 from stead.ray.submit.connection import Connection, connection
 from stead.ray.submit.core_worker import with_rare
 from stead.ray.submit.messages import GroupAsked
@@ -160,6 +161,38 @@ def _members(
         passes.append(tuple(rule for _, rule in routes))
         natives.append(tuple(Labels(asked.label_selector) for asked, _ in routes))
     return tuple(members), tuple(passes), tuple(natives)
+
+
+def placement_group_of(group: Group, name: str) -> PlacementGroup:
+    """Create a group that is described by a `Group` with one alternative. Of its members, only the amounts, selectors,
+    tolerations and policies count."""
+    link = connection()
+    if not link.page().grants:
+        raise Unsupported("a group needs a Ray that can change a node's resources while it runs")
+    id = ray.PlacementGroupID.of(link.core.get_current_job_id())
+    members, passes, natives = [], [], []
+    for index, member in enumerate(group.alternatives[0]):
+        check_solver(link.page(), member.policy)
+        asked = route_of(member)
+        wanted = member.choices[0].resources
+        rule = with_rare(asked.wish, tuple(each for each in link.page().rare if wanted.get(each)), link.page()).admits
+        members.append(
+            replace(
+                member,
+                id=f"{id.hex()}/0/{index}",
+                tolerations=rule.tolerations,
+                namespace=link.namespace,
+                deadline=None,
+            )
+        )
+        passes.append(rule)
+        natives.append(Labels(asked.label_selector))
+    made = replace(group, id=id.hex(), alternatives=(tuple(members),), deadline=None)
+    link.ask(
+        "register_group",
+        GroupAsked(made, (tuple(passes),), (tuple(natives),), name, link.job, link.detached_actor, False),
+    )
+    return DecidedGroup(id, [[{k: amount / UNIT for k, amount in m.choices[0].resources.items()} for m in members]])
 
 
 def remove_placement_group(group: PlacementGroup) -> None:

@@ -78,6 +78,7 @@ class ControlStore:
         channel = create_gcs_channel(address)
         self._groups = gcs_service_pb2_grpc.PlacementGroupInfoGcsServiceStub(channel)
         self._nodes = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        self._actors = gcs_service_pb2_grpc.ActorInfoGcsServiceStub(channel)
         self._tasks = gcs_service_pb2_grpc.TaskInfoGcsServiceStub(channel)
         self._autoscaler = autoscaler_pb2_grpc.AutoscalerStateServiceStub(channel)
 
@@ -123,6 +124,11 @@ class ControlStore:
             row.is_detached,
         )
         return spec, row.placement_group_final_bundle_placement_timestamp_ms / 1e3
+
+    def kill_actor(self, id: str) -> None:
+        """End an actor for good, also one that is pending. `ray.kill` needs a handle, which only its owner has."""
+        request = gcs_service_pb2.KillActorViaGcsRequest(actor_id=bytes.fromhex(id), force_kill=True, no_restart=True)
+        self._actors.KillActorViaGcs(request, timeout=ANSWER_S)
 
     def look_again(self) -> None:
         """Make Ray retry groups that it considers infeasible."""
