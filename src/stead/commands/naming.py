@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from stead.engine.explain.events import Event
     from stead.operate.desk import Desk
+    from stead.operate.views import Summary
 from stead.operate.views import NodeView
 
 
@@ -40,11 +41,16 @@ class Names:
 
     def now(self) -> float:
         """The cluster's current time."""
-        return self._at
+        return self._summary.at
 
     @cached_property
-    def _at(self) -> float:
-        return self._desk.summary().at
+    def _summary(self) -> Summary:
+        return self._desk.summary()
+
+    @property
+    def are_pods(self) -> bool:
+        """Whether the work is pods."""
+        return self._summary.kind == "kubernetes"
 
     def node(self, id: str) -> str:
         return (self.nodes.get(id) or short_id(id)) if id else ""

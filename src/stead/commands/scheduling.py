@@ -218,10 +218,10 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names)) or NAMES
 
 
-def require_libraries() -> None:
+def require_libraries(command: str = "scheduler") -> None:
     for name in ("msgspec", "httptools", "kubernetes"):
         if find_spec(name) is None:
-            raise Invalid(f"stead scheduler needs {name}, which is not installed; try: pip install 'stead[kubernetes]'")
+            raise Invalid(f"stead {command} needs {name}, which is not installed; try: pip install 'stead[kubernetes]'")
 
 
 def address_of(text: str) -> tuple[str, int] | None:

@@ -55,7 +55,7 @@ def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]
     return Listing(
         (
             Column("NODE", lambda view: view.id, short_id),
-            Column("NAME", lambda view: view.name),
+            Column("NAME", lambda view: "" if view.name == view.id else view.name),
             Column("IP", lambda view: view.ip),
             _free("CPU"),
             _free("GPU"),
@@ -91,22 +91,33 @@ def _others(view: NodeView) -> str:
 # -- work and groups
 
 
-def work_listing(names: Names, now: Now) -> Listing[WorkView]:
+POD_STATES = {"waiting": "Pending", "running": "Running"}
+
+
+def work_listing(names: Names, now: Now, namespaces: bool = True) -> Listing[WorkView]:
+    """Pods are listed as kubectl lists them; of several namespaces, with a column for them."""
     from stead.operate.views import work_json
 
+    def state(view: WorkView) -> str:
+        return POD_STATES.get(view.state, view.state) if view.kind == "pod" else view.state
+
+    are_pods = names.are_pods
+    is_shown = are_pods and namespaces
+    namespace: Column[WorkView] = Column("NAMESPACE", lambda view: view.namespace, wide=not is_shown)
     return Listing(
         (
-            Column("ID", lambda view: view.id, short_id),
-            Column("KIND", lambda view: view.kind),
+            *([namespace] if are_pods else []),
+            Column("ID", lambda view: view.id, short_id, wide=are_pods),
+            Column("KIND", lambda view: view.kind, wide=are_pods),
             Column("NAME", lambda view: view.name),
-            Column("STATE", lambda view: view.state),
+            Column("STATE", state),
             Column("NODE", lambda view: names.node(view.node)),
             Column("COUNT", lambda view: str(view.count), _none_if_one, key=lambda view: view.count),
             Column("ASKS FOR", lambda view: amounts_text(view.resources)),
             Column("RULES", lambda view: names.text("; ".join(view.rules)), cut),
             Column("OWNER", lambda view: view.owner_title, wide=True),
             Column("GROUP", lambda view: view.group, wide=True),
-            Column("NAMESPACE", lambda view: view.namespace, wide=True),
+            *([] if are_pods else [namespace]),
             Column("LABELS", lambda view: pairs(view.labels), wide=True),
             Column("AGE", lambda view: _age(now, view.since), key=lambda view: _newest_last(view.since)),
         ),

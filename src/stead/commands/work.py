@@ -76,7 +76,7 @@ def work(
 
         def show() -> str:
             names = Names(desk)
-            listing = work_listing(names, names.now)
+            listing = work_listing(names, names.now, where.shows_namespaces)
             return page_text(listing, listing.page(desk.work, query, order), form, detail, "no work")
 
         watching(watch, show)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
+from stead.engine.explain.explanations import Explanation
 from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
@@ -58,10 +59,10 @@ def _reason(refusal: PluginRefusal) -> str:
     return f"Insufficient {'cpu' if refusal.resource == CPU else refusal.resource}"
 
 
-def why_pending(engine: Engine, ask: Ask) -> str:
+def why_pending(engine: Engine, ask: Ask, explanation: Explanation | None = None) -> str:
     """The message of a FailedScheduling event."""
     message = fit_error(len(engine.nodes), engine.refusals_by_plugin(ask))
-    explanation = engine.explain(ask)
+    explanation = explanation or engine.explain(ask)
     if explanation.change is None or len(explanation.change.edits) > EDITS_MAX:
         return message
     return f"{message} {wording.change(explanation.change, names=explanation.names, say=_edit)}"

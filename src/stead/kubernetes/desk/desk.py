@@ -1,0 +1,250 @@
+"""The desk of a Kubernetes cluster: what it knows comes from the API server, under the rights of the caller.
+
+Rule: it binds no pod and decides nothing for the cluster: its engine is only told facts, and forks try what-ifs. All
+that it reads and writes goes through one event loop in a thread of its own. The first question lists everything once;
+a later one begins to watch, so that a command that asks again sees what has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from calendar import timegm
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stead.engine.explain.events import Event
+from stead.engine.explain.explanations import Explanation
+from stead.engine.facts import Fact
+from stead.engine.timing.taint_times import TaintEnd
+from stead.errors import Invalid, Unsupported, absent
+from stead.kubernetes.api.config import ApiConfig
+from stead.kubernetes.api.http import ApiClient, ApiError, Unreachable, error_of
+from stead.kubernetes.api_objects import ANYTHING
+from stead.kubernetes.desk.explaining import KubeExplanation, in_one_sentence
+from stead.kubernetes.desk.loop import Loop
+from stead.kubernetes.desk.reading import Reading, missing_right, tell_if_slow
+from stead.kubernetes.desk.references import pod_id, reference
+from stead.kubernetes.desk.snapshots import KubeSnapshot
+from stead.kubernetes.templates import Pod
+from stead.kubernetes.watches import PODS
+from stead.language.nodes import Node
+from stead.operate.audit import Audit
+from stead.operate.changes import Absent, NodeChange
+from stead.operate.desk import LocalDesk, Unanswered
+from stead.operate.history import Replayed
+from stead.operate.rows import Known
+from stead.operate.snapshot import Query, Snapshot
+from stead.operate.views import GroupView, Page, WorkView
+
+T = TypeVar("T")
+
+FRESH_S = 0.5
+"""How long a snapshot is used. A change creates a new one at once."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which pods a user means: those of `namespace`, or of all namespaces. A name without a namespace is in
+    `namespace`."""
+
+    namespace: str = "default"
+    everywhere: bool = True
+
+
+class KubeDesk(LocalDesk):
+    """The desk of the cluster that `config` names. Its audit is a file in `folder`. `say` gets sentences for the user:
+    what answers lack because of missing rights, and that reading takes long."""
+
+    def __init__(self, config: ApiConfig, folder: Path, scope: Scope, say: Callable[[str], None]) -> None:
+        super().__init__(lambda: _audit_in(folder))
+        self._config, self._scope, self._say = config, scope, say
+        self._title = config.title or config.address
+        self._lock = threading.Lock()
+        self._snapshot: KubeSnapshot | None = None
+        self._made_at = 0.0
+        self._known: dict[str, tuple[Pod, Known]] = {}
+        self._loop = Loop("kubernetes")
+        try:
+            self._client = self._run(self._opened())
+            self._reading = self._run(self._first_read())
+        except BaseException:
+            self.close()
+            raise
+        for note in self._reading.notes:
+            say(note)
+
+    async def _opened(self) -> ApiClient:
+        return ApiClient(self._config)
+
+    async def _first_read(self) -> Reading:
+        telling = asyncio.create_task(tell_if_slow(self._say, self._title))
+        reading = Reading(self._client, None if self._scope.everywhere else self._scope.namespace)
+        try:
+            await reading.read()
+        finally:
+            telling.cancel()
+        return reading
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this in the event loop; a failure is one sentence."""
+        try:
+            return self._loop.run(work)
+        except Unreachable as error:
+            raise Unanswered(f"{error}; check the server of the context {self._title!r}") from None
+        except ApiError as error:
+            if error.status == 401:
+                raise Invalid(
+                    f"the API server does not accept the credentials of the context {self._title!r}; log in again, or "
+                    "choose another with --context NAME"
+                ) from None
+            raise Unanswered(str(error)) from None
+
+    def close(self) -> None:
+        with suppress(AttributeError, Invalid):
+            self._run(self._client.close())
+        self._loop.close()
+        if "_audit" in self.__dict__:  # it was opened
+            self._audit.close()
+
+    # -- answering
+
+    def follow(self) -> None:
+        """Watch what changes, from now on."""
+        self._run(self._follow())
+
+    async def _follow(self) -> None:
+        self._reading.watch()
+
+    def now(self) -> float:
+        return time.time()
+
+    def ends(self) -> Iterable[TaintEnd]:
+        return ()
+
+    def snapshot(self) -> KubeSnapshot:
+        with self._lock:
+            if self._snapshot is None or time.monotonic() - self._made_at > FRESH_S:
+                self._snapshot = self._run(self._look())
+                self._made_at = time.monotonic()
+            return self._snapshot
+
+    async def _look(self) -> KubeSnapshot:
+        if self._snapshot is not None:
+            self._reading.watch()
+        if not self._reading.take_news() and self._snapshot is not None:
+            return self._snapshot
+        pods = dict(self._reading.cluster.pods)
+        before, self._known = self._known, {}
+        for key, pod in pods.items():
+            made = before.get(key)
+            self._known[key] = made if made is not None and made[0] is pod else (pod, _known(pod))
+        known = {key: each for key, (_, each) in self._known.items()}
+        return KubeSnapshot(self._reading.engine.fork(), time.time(), known, pods, self._title)
+
+    def work(self, query: Query) -> Page[WorkView]:
+        return self.snapshot().work(self._scoped(query))
+
+    def groups(self, query: Query) -> Page[GroupView]:
+        return self.snapshot().groups(query)
+
+    def _scoped(self, query: Query) -> Query:
+        """Without pods of namespaces that the user does not mean."""
+        if self._scope.everywhere:
+            return query
+        return replace(query, filters=(*query.filters, f"namespace={self._scope.namespace}"))
+
+    def one(self, id: str) -> WorkView:
+        return self.snapshot().one(self._meant(id))
+
+    def why(self, id: str) -> Explanation:
+        snapshot, key = self.snapshot(), self._meant(id)
+        if snapshot.rows.knows(key):
+            return snapshot.why(key)
+        pod = snapshot.pods.get(key)
+        if pod is None:
+            return self._not_found(key, snapshot)
+        return in_one_sentence(snapshot.engine, pod, self._reading.templates.lenient(pod), self._scope.namespace)
+
+    def _meant(self, given: str) -> str:
+        """The id of the pod or group with this name."""
+        snapshot = self.snapshot()
+        if given in snapshot.pods or snapshot.rows.knows(given):
+            return given
+        id = pod_id(given, self._scope.namespace)
+        if id in snapshot.pods or "/" in given or not self._scope.everywhere:
+            return id
+        return snapshot.work_id(given)
+
+    def _not_found(self, key: str, snapshot: KubeSnapshot) -> KubeExplanation:
+        """A pod that has finished; otherwise there is none with this name."""
+        namespace, _, name = pod_id(key, self._scope.namespace).rpartition("/")
+        phase = self._run(self._phase_of(namespace, name))
+        called = reference(f"{namespace}/{name}", self._scope.namespace)
+        if phase is not None:
+            return KubeExplanation(
+                f"{namespace}/{name}", text=f"{called} has finished ({phase}), so it does not need a node any more."
+            )
+        elsewhere = sorted(pod.namespace for pod in snapshot.pods.values() if pod.name == name)
+        if elsewhere:
+            raise Absent(f"there is no pod {name!r} in namespace {namespace!r}; there is one in: -n {elsewhere[0]}")
+        known = [pod.name for pod in snapshot.pods.values() if pod.namespace == namespace]
+        raise Absent(absent("pod", name, known, f"in namespace {namespace!r}"))
+
+    async def _phase_of(self, namespace: str, name: str) -> str | None:
+        """The phase of a finished pod; None if there is no such pod."""
+        path = f"{PODS.rpartition('/')[0]}/namespaces/{namespace}/pods"
+        if not (namespace.replace("-", "").isalnum() and namespace.isascii()):
+            return None
+        response = await self._client.request("GET", path, {"fieldSelector": f"metadata.name={name}"})
+        if response.status == 403:
+            return None
+        if response.status != 200:
+            raise error_of(response)
+        found = ANYTHING.decode(response.body).get("items") or []
+        return str((found[0].get("status") or {}).get("phase") or "Unknown") if found else None
+
+    def events(self, after: int, limit: int) -> Sequence[Event]:
+        return ()
+
+    def replay(self, ask: str = "", at: float | None = None) -> Replayed:
+        raise Invalid(
+            "past decisions are in the scheduler's journal: run `stead scheduler --journal FILE`, and give that file, "
+            "for example: stead replay FILE --ask pod/web"
+        )
+
+    # -- changing
+
+    def check(self, change: NodeChange, node: Node) -> None:
+        super().check(change, node)
+
+    def as_carried_out(self, changes: Sequence[Fact], snapshot: Snapshot) -> Sequence[Fact]:
+        assert isinstance(snapshot, KubeSnapshot)
+        return list(snapshot.in_kubernetes(changes))
+
+    def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
+        raise Unsupported("not yet")
+
+
+def _audit_in(folder: Path) -> Audit:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Audit(folder / "audit.sqlite")
+
+
+def _known(pod: Pod) -> Known:
+    moment = pod.start_time if pod.node_name and pod.start_time else pod.created
+    return Known("pod", pod.name, since=_seconds(moment))
+
+
+def _seconds(written: str) -> float | None:
+    """Seconds since 1970. The API server writes 2026-05-04T12:30:00Z."""
+    with suppress(ValueError):
+        return float(timegm(time.strptime(written, "%Y-%m-%dT%H:%M:%SZ")))
+    return None
+
+
+__all__ = ["KubeDesk", "Scope", "missing_right"]
