@@ -107,6 +107,27 @@ def asked(command: Command) -> Command:
     return _choosing(command, options)
 
 
+def served(command: Command) -> Command:
+    """The options of the command that serves a cluster or a scenario; the command gets them as `where`."""
+    options = [
+        click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster."),
+        click.option(
+            "--until",
+            metavar="TIME",
+            callback=moment_of_scenario,
+            help="Start at this time of the scenario: 90, 90s, 5m, 2h.",
+        ),
+        click.option(
+            "--address",
+            metavar="HOST:PORT",
+            help="The Ray cluster; else STEAD_ADDRESS, RAY_ADDRESS, or the only Ray cluster on this machine.",
+        ),
+        *kube_options(),
+        namespace_options()[0],
+    ]
+    return _choosing(command, options)
+
+
 def _cluster_options() -> list[Callable[[Any], Any]]:
     text = (
         "A Ray cluster (HOST:PORT), a service (http://HOST:PORT), or the name of a saved service (`stead context`); "

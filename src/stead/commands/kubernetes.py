@@ -106,7 +106,7 @@ def kubernetes_desk(command: str, options: KubeOptions, is_served: bool = False)
     context = options.context or (chosen_by_variable() if options.kubeconfig is None else None)
     config = load(options.kubeconfig, context)
     everywhere = options.all_namespaces or (options.namespace is None and (options.is_for_nodes or is_served))
-    scope = Scope(options.namespace or config.namespace, everywhere)
+    scope = Scope(options.namespace or config.namespace, everywhere, options.all_namespaces)
     cluster = hashlib.sha256(f"{config.address}{config.path_prefix}".encode()).hexdigest()[:16]
     desk = KubeDesk(config, home() / f"kubernetes-{cluster}", scope, _say)
     try:

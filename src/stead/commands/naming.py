@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stead.commands.arguments import all_nodes
+from stead.language.arguments import kubectl_spelling
 from stead.language.times import moment_text
 from stead.text import Titles, printable, short_id, with_names
 
@@ -63,7 +64,11 @@ class Names:
 
     def text(self, text: str) -> str:
         """Text with names in place of node ids, and without terminal control characters."""
-        return with_names(printable(text, keep="\n"), self.node)
+        return self.spelled(with_names(printable(text, keep="\n"), self.node))
+
+    def spelled(self, text: str) -> str:
+        """Text with effects of taints as the cluster spells them."""
+        return kubectl_spelling(text) if self.are_pods else text
 
     def event(self, event: Event) -> str:
         """``2026-01-31 12:00:00  tainted   gpu-1: gpu_node=true``, in UTC."""

@@ -387,7 +387,7 @@ def _listing(desk: Desk, query: Query, names: Sequence[str], order: str | None, 
         return Page(tuple(found), len(found))
 
     called: dict[str, str] = {}
-    listing = node_listing(Names(desk).now, lambda view: called[view.id])
+    listing = node_listing(Names(desk), lambda view: called[view.id])
     page = listing.page(fetch, query, order)
     if form == "name":
         called.update(for_scripts(all_nodes(desk)))

@@ -49,8 +49,11 @@ def _newest_last(since: float | None) -> float | None:
 # -- nodes
 
 
-def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]:
+def node_listing(names: Names, name: Callable[[NodeView], str]) -> Listing[NodeView]:
     from stead.operate.views import node_json
+
+    def taints(view: NodeView) -> str:
+        return names.spelled(", ".join([*taint_texts(view, names.now()), *["draining"] * view.draining]))
 
     return Listing(
         (
@@ -63,7 +66,7 @@ def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]
             Column("OTHER", _others, wide=True),
             Column("RUNS", lambda view: str(view.runs), none_if_zero, key=lambda view: view.runs),
             Column("LABELS", lambda view: pairs(shown_labels(view))),
-            Column("TAINTS", lambda view: ", ".join([*taint_texts(view, now()), *["draining"] * view.draining])),
+            Column("TAINTS", taints),
         ),
         name,
         node_json,
@@ -189,7 +192,7 @@ def entry_listing(names: Names) -> Listing[Entry]:
             Column("NODE", lambda entry: changed_nodes(entry, names)),
             Column("ID", lambda entry: ", ".join(entry.states), wide=True),
             Column("ACTION", lambda entry: entry.action),
-            Column("CHANGES", lambda entry: entry.changes),
+            Column("CHANGES", lambda entry: names.spelled(entry.changes)),
             Column("REQUEST", lambda entry: entry.request, wide=True),
         ),
         lambda entry: str(entry.number),

@@ -199,6 +199,11 @@ class Watched(Generic[T]):
                     raise
                 self._try_other_path()
 
+    def take(self, line: bytes) -> None:
+        """Deliver an event that did not come from the watch. The watch still goes on from where it was."""
+        kind, item, _ = self._decode(line)
+        self._deliver(Changed(kind, item))
+
     def narrow(self, namespace: str) -> None:
         """From now on, read only the objects of this namespace."""
         self._paths = deque(_within(path, namespace) for path in self._paths)

@@ -21,25 +21,29 @@ from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import Fact
 from stead.engine.timing.taint_times import TaintEnd
-from stead.errors import Invalid, Unsupported, absent
+from stead.errors import Invalid, absent
 from stead.kubernetes.api.config import ApiConfig
 from stead.kubernetes.api.http import ApiClient, ApiError, Unreachable, error_of
 from stead.kubernetes.api_objects import ANYTHING
+from stead.kubernetes.desk import node_changes
+from stead.kubernetes.desk.events import Events
+from stead.kubernetes.desk.evicting import evict_all
 from stead.kubernetes.desk.explaining import KubeExplanation, in_one_sentence
 from stead.kubernetes.desk.loop import Loop
-from stead.kubernetes.desk.reading import Reading, missing_right, tell_if_slow
+from stead.kubernetes.desk.reading import Reading, tell_if_slow
 from stead.kubernetes.desk.references import pod_id, reference
 from stead.kubernetes.desk.snapshots import KubeSnapshot
 from stead.kubernetes.templates import Pod
 from stead.kubernetes.watches import PODS
 from stead.language.nodes import Node
-from stead.operate.audit import Audit
-from stead.operate.changes import Absent, NodeChange
-from stead.operate.desk import LocalDesk, Unanswered
+from stead.operate.audit import Audit, Author
+from stead.operate.changes import Absent, Conflict, NodeChange
+from stead.operate.desk import Carried, LocalDesk, Unanswered
 from stead.operate.history import Replayed
 from stead.operate.rows import Known
 from stead.operate.snapshot import Query, Snapshot
 from stead.operate.views import GroupView, Page, WorkView
+from stead.text import first_few
 
 T = TypeVar("T")
 
@@ -54,6 +58,8 @@ class Scope:
 
     namespace: str = "default"
     everywhere: bool = True
+    needs_all: bool = False
+    """Whether it is refused if the user may list the pods of `namespace` only."""
 
 
 class KubeDesk(LocalDesk):
@@ -72,6 +78,7 @@ class KubeDesk(LocalDesk):
         try:
             self._client = self._run(self._opened())
             self._reading = self._run(self._first_read())
+            self._events = Events(self._client, scope.namespace, scope.everywhere)
         except BaseException:
             self.close()
             raise
@@ -83,7 +90,7 @@ class KubeDesk(LocalDesk):
 
     async def _first_read(self) -> Reading:
         telling = asyncio.create_task(tell_if_slow(self._say, self._title))
-        reading = Reading(self._client, None if self._scope.everywhere else self._scope.namespace)
+        reading = Reading(self._client, None if self._scope.needs_all else self._scope.namespace)
         try:
             await reading.read()
         finally:
@@ -136,12 +143,16 @@ class KubeDesk(LocalDesk):
     async def _look(self) -> KubeSnapshot:
         if self._snapshot is not None:
             self._reading.watch()
-        if not self._reading.take_news() and self._snapshot is not None:
+        before = dict(self._reading.engine.nodes)
+        facts = self._reading.take_news()
+        if not facts and self._snapshot is not None:
             return self._snapshot
+        if self._snapshot is not None:
+            self._events.nodes_changed(before, facts, self._reading.watches.nodes.version)
         pods = dict(self._reading.cluster.pods)
-        before, self._known = self._known, {}
+        known_before, self._known = self._known, {}
         for key, pod in pods.items():
-            made = before.get(key)
+            made = known_before.get(key)
             self._known[key] = made if made is not None and made[0] is pod else (pod, _known(pod))
         known = {key: each for key, (_, each) in self._known.items()}
         return KubeSnapshot(self._reading.engine.fork(), time.time(), known, pods, self._title)
@@ -209,7 +220,12 @@ class KubeDesk(LocalDesk):
         return str((found[0].get("status") or {}).get("phase") or "Unknown") if found else None
 
     def events(self, after: int, limit: int) -> Sequence[Event]:
-        return ()
+        self.snapshot()  # it also shows changes of nodes
+        return self._run(self._events_after(after, limit))
+
+    async def _events_after(self, after: int, limit: int) -> Sequence[Event]:
+        await self._events.start()
+        return self._events.after(after, limit)
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
         raise Invalid(
@@ -221,13 +237,56 @@ class KubeDesk(LocalDesk):
 
     def check(self, change: NodeChange, node: Node) -> None:
         super().check(change, node)
+        node_changes.check(change)
+        if change.evict:
+            snapshot = self.snapshot()
+            bare = [id for id in snapshot.evictable(node.id) if not snapshot.rows.ask(id).owner]
+            if bare:
+                raise Conflict(
+                    f"node {node.title} has pods without a controller that would create them again: {first_few(bare)}; "
+                    "delete them yourself, or drain the node without --evict"
+                )
 
     def as_carried_out(self, changes: Sequence[Fact], snapshot: Snapshot) -> Sequence[Fact]:
         assert isinstance(snapshot, KubeSnapshot)
         return list(snapshot.in_kubernetes(changes))
 
+    def _change(self, changes: Sequence[NodeChange], author: Author, action: str) -> Carried:
+        """Pods are evicted when all nodes are cordoned, which is in the audit then."""
+        wanted = [replace(change, evict=False, rate=0.0) for change in changes]
+        for change in changes:
+            self.check(change, self.snapshot().find(change.node))
+        carried = super()._change(wanted, author, action)
+        nodes = [self.snapshot().find(change.node).id for change in changes if change.evict]
+        if nodes:
+            self._run(evict_all(self._client, nodes, max(change.rate for change in changes)))
+        return carried
+
     def carry_out(self, changes: Sequence[NodeChange]) -> Sequence[str]:
-        raise Unsupported("not yet")
+        try:
+            self._run(self._carry_out_all(changes))
+        finally:
+            with self._lock:
+                self._made_at = 0.0
+        return ()
+
+    async def _carry_out_all(self, changes: Sequence[NodeChange]) -> None:
+        """Several changes of one node, as an undo has them, are made in order."""
+        by_node: dict[str, list[NodeChange]] = {}
+        for change in changes:
+            by_node.setdefault(change.node, []).append(change)
+
+        async def in_order(of_one: Sequence[NodeChange]) -> None:
+            for change in of_one:
+                await self._carry_out(change)
+
+        done = await asyncio.gather(*map(in_order, by_node.values()), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def _carry_out(self, change: NodeChange) -> None:
+        await self._reading.node_written(await node_changes.change_node(self._client, change))
 
 
 def _audit_in(folder: Path) -> Audit:
@@ -245,6 +304,3 @@ def _seconds(written: str) -> float | None:
     with suppress(ValueError):
         return float(timegm(time.strptime(written, "%Y-%m-%dT%H:%M:%SZ")))
     return None
-
-
-__all__ = ["KubeDesk", "Scope", "missing_right"]

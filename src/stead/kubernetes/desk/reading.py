@@ -8,16 +8,18 @@ runs in the desk's event loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from stead import solver
 from stead.engine.engine import Engine
-from stead.engine.facts import ClockAdvanced
+from stead.engine.facts import ClockAdvanced, Fact
 from stead.engine.settings import Settings
 from stead.errors import Invalid
 from stead.kubernetes.api.http import ApiClient, ApiError
 from stead.kubernetes.api.watching import Watched
+from stead.kubernetes.api_objects import ANYTHING
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.templates import Templates
 from stead.kubernetes.watches import Watches
@@ -25,6 +27,9 @@ from stead.text import first_few, joined
 
 SLOW_S = 2.0
 """When the first lists take longer, the user is told what is being read."""
+
+SEEN_S = 5.0
+"""How long to wait until the watch shows a change that this process has made."""
 
 LACKING = {
     "namespaces": "the labels of namespaces",
@@ -96,12 +101,24 @@ class Reading:
     def is_watching(self) -> bool:
         return self._watching is not None
 
-    def take_news(self) -> bool:
-        """Tell the engine what has changed. Returns whether anything has."""
-        if not self.cluster.has_facts:
-            return False
-        self.engine.apply(ClockAdvanced(self.cluster.now()), *self.cluster.facts())
-        return True
+    def take_news(self) -> list[Fact]:
+        """Tell the engine what has changed, and return it."""
+        facts = list(self.cluster.facts())
+        if facts:
+            self.engine.apply(ClockAdvanced(self.cluster.now()), *facts)
+        return facts
+
+    async def node_written(self, node: bytes) -> None:
+        """This process has changed a node: the next answer must know it."""
+        written = self.watches.nodes
+        if self.is_watching:
+            version = ANYTHING.decode(node)["metadata"]["resourceVersion"]
+            until = time.monotonic() + SEEN_S
+            while time.monotonic() < until:
+                if not version.isdecimal() or int(written.version or 0) >= int(version):
+                    return
+                await asyncio.sleep(0.01)
+        written.take(b'{"type":"MODIFIED","object":%b}' % node)
 
     async def _list(self, watched: Watched[Any]) -> None:
         resource = watched.path.rpartition("/")[2]

@@ -6,7 +6,6 @@ because pods can tolerate it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -17,31 +16,21 @@ from stead.kubernetes.desk.explaining import KubeExplanation, explained, not_bou
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
 from stead.kubernetes.templates import Pod
-from stead.language.arguments import effect_text
+from stead.language.arguments import kubectl_spelling
 from stead.language.asks import Ask, Group, PolicyName
 from stead.language.nodes import Node
 from stead.language.taints import Effect, Toleration
 from stead.operate.changes import DRAINED
+from stead.operate.draining import STAYS
 from stead.operate.rows import Known, Requested, Rows
 from stead.operate.snapshot import Snapshot
 from stead.operate.views import amounts, rules_of
-
-STAY = ("DaemonSet/", "Node/")
-"""The owners of pods that a drain does not evict: daemon sets, and nodes, which run static pods."""
-
 
 ADDED = tuple(
     Toleration(f"node.kubernetes.io/{problem}", effect=Effect.NO_EXECUTE, seconds=300.0)
     for problem in ("not-ready", "unreachable")
 )
 """The tolerations that Kubernetes adds to every pod."""
-
-
-def in_kubernetes_spelling(text: str) -> str:
-    """``:no-execute`` as ``:NoExecute``, for all effects."""
-    for effect in Effect:
-        text = re.sub(rf":{effect.value}\b", f":{effect_text(effect)}", text)
-    return text
 
 
 def cordon_as_draining(node: Node) -> Node:
@@ -63,7 +52,7 @@ class KubeRows(Rows):
                 ask, tolerations=own, policy=PolicyName.HYBRID if ask.policy == PolicyName.KUBE else ask.policy
             )
             resources = {name: amount for name, amount in amounts(ask.choices[0].resources).items() if name != PODS}
-            rules = tuple(map(in_kubernetes_spelling, rules_of(plain)))
+            rules = tuple(map(kubectl_spelling, rules_of(plain)))
             found = self._in_words[shape] = Requested(resources, rules, dict(ask.labels))
         return found
 
@@ -102,7 +91,7 @@ class KubeSnapshot(Snapshot):
     def evictable(self, node: str) -> list[str]:
         """The pods that a drain evicts from a node."""
         ids = self.by_node.get(node, ())
-        return [id for id in ids if not self.rows.ask(id).owner.startswith(STAY)]
+        return [id for id in ids if not self.rows.ask(id).owner.startswith(STAYS)]
 
     def in_kubernetes(self, facts: Iterable[Fact]) -> Iterator[Fact]:
         """Changes of nodes as Kubernetes carries them out: a cordon is a taint that some pods tolerate, and a drain
