@@ -59,13 +59,15 @@ def undo(number: int, form: str, where: Where) -> int:
     Example:
       stead undo 3
     """
+    from stead.commands.naming import Names
     from stead.operate.desk import carried_json
 
     with reached("undo", where) as desk:
         carried = desk.undo(number, author())
+        changes = Names(desk).spelled(carried.entry.changes)
     if not structured(form, carried_json(carried)):
         for view in carried.nodes:
-            click.echo(printable(f"node {view.title}: entry {number} is undone: {carried.entry.changes}"))
+            click.echo(printable(f"node {view.title}: entry {number} is undone: {changes}"))
         for line in unconfirmed_text(carried):
             click.echo(line)
     return 0

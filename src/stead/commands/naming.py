@@ -68,7 +68,8 @@ class Names:
 
     def spelled(self, text: str) -> str:
         """Text with effects of taints as the cluster spells them."""
-        return kubectl_spelling(text) if self.are_pods else text
+        found = kubectl_spelling(text)
+        return found if found != text and self.are_pods else text
 
     def event(self, event: Event) -> str:
         """``2026-01-31 12:00:00  tainted   gpu-1: gpu_node=true``, in UTC."""

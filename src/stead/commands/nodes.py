@@ -422,7 +422,7 @@ def _carry_out(
         result = carried_json(carried)
         lines += unconfirmed_text(carried)
     if not for_scripts(form):
-        click.echo(printable("\n".join(lines), keep="\n"))
+        click.echo(printable(Names(desk).spelled("\n".join(lines)), keep="\n"))
     left = waiting.for_all(desk, views, form) if waiting is not None else {}
     if left:
         result["left"] = left[views[0].id] if len(views) == 1 else left

@@ -242,6 +242,9 @@ def parsed_spec(path: str) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Invalid(f"{path} cannot be read: {reason}") from None
     try:
-        return Section(load_yaml(text), "", SPEC_FIELDS).fields
+        loaded = load_yaml(text)
+        if isinstance(loaded, Mapping) and "apiVersion" in loaded:  # manifests of Kubernetes are work
+            return {"work": loaded.get("items") or [] if loaded.get("kind") in ("List", "PodList") else [loaded]}
+        return Section(loaded, "", SPEC_FIELDS).fields
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from None

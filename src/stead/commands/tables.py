@@ -94,15 +94,9 @@ def _others(view: NodeView) -> str:
 # -- work and groups
 
 
-POD_STATES = {"waiting": "Pending", "running": "Running"}
-
-
 def work_listing(names: Names, now: Now, namespaces: bool = True) -> Listing[WorkView]:
     """Pods are listed as kubectl lists them; of several namespaces, with a column for them."""
     from stead.operate.views import work_json
-
-    def state(view: WorkView) -> str:
-        return POD_STATES.get(view.state, view.state) if view.kind == "pod" else view.state
 
     are_pods = names.are_pods
     is_shown = are_pods and namespaces
@@ -113,7 +107,7 @@ def work_listing(names: Names, now: Now, namespaces: bool = True) -> Listing[Wor
             Column("ID", lambda view: view.id, short_id, wide=are_pods),
             Column("KIND", lambda view: view.kind, wide=are_pods),
             Column("NAME", lambda view: view.name),
-            Column("STATE", state),
+            Column("STATE", lambda view: view.state_title),
             Column("NODE", lambda view: names.node(view.node)),
             Column("COUNT", lambda view: str(view.count), _none_if_one, key=lambda view: view.count),
             Column("ASKS FOR", lambda view: amounts_text(view.resources)),

@@ -174,7 +174,9 @@ def _apply(desk: Desk, document: Mapping[str, Any], agreed: bool, form: str) -> 
     carried = desk.change(changes, author())
     if not structured(form, {**carried_json(carried), "difference": dict(difference_json(found))}):
         nodes = printable(first_few(view.title for view in carried.nodes))
-        done = f"Changed {nodes}: {carried.entry.changes}. Undo it with: stead undo {carried.entry.number}"
+        done = (
+            f"Changed {nodes}: {names.spelled(carried.entry.changes)}. Undo it with: stead undo {carried.entry.number}"
+        )
         click.echo("\n".join(["", printable(done), *unconfirmed_text(carried)]))
     return 0
 

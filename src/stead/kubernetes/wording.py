@@ -13,7 +13,7 @@ from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
 from stead.engine.explain.explanations import Explanation
-from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
+from stead.engine.explain.smallest_change import Change, Drop, Edit, Tolerate, Widen
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
 from stead.language.asks import Affinity, Ask, HostPort, Spread
@@ -65,7 +65,12 @@ def why_pending(engine: Engine, ask: Ask, explanation: Explanation | None = None
     explanation = explanation or engine.explain(ask)
     if explanation.change is None or len(explanation.change.edits) > EDITS_MAX:
         return message
-    return f"{message} {wording.change(explanation.change, names=explanation.names, say=_edit)}"
+    return f"{message} {change_text(explanation.change, explanation.names)}"
+
+
+def change_text(change: Change, names: wording.Names) -> str:
+    """``Tolerating nvidia.com/gpu=present would be enough (1 node).``"""
+    return wording.change(change, names=names, say=_edit)
 
 
 def _edit(found: Edit, names: wording.Names) -> str:

@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 
 from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
-from stead.engine.facts import Fact
+from stead.engine.facts import AskSubmitted, Fact
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, absent
 from stead.kubernetes.api.config import ApiConfig
 from stead.kubernetes.api.http import ApiClient, ApiError, Unreachable, error_of
 from stead.kubernetes.api_objects import ANYTHING
-from stead.kubernetes.desk import node_changes
+from stead.kubernetes.desk import manifests, node_changes
 from stead.kubernetes.desk.events import Events
 from stead.kubernetes.desk.evicting import evict_all
 from stead.kubernetes.desk.explaining import KubeExplanation, in_one_sentence
 from stead.kubernetes.desk.loop import Loop
-from stead.kubernetes.desk.reading import Reading, tell_if_slow
+from stead.kubernetes.desk.reading import OLD_S, Reading, tell_if_slow
 from stead.kubernetes.desk.references import pod_id, reference
 from stead.kubernetes.desk.snapshots import KubeSnapshot
 from stead.kubernetes.templates import Pod
@@ -78,6 +78,7 @@ class KubeDesk(LocalDesk):
         try:
             self._client = self._run(self._opened())
             self._reading = self._run(self._first_read())
+            self._read_at = time.monotonic()
             self._events = Events(self._client, scope.namespace, scope.everywhere)
         except BaseException:
             self.close()
@@ -112,9 +113,8 @@ class KubeDesk(LocalDesk):
             raise Unanswered(str(error)) from None
 
     def close(self) -> None:
-        with suppress(AttributeError, Invalid):
-            self._run(self._client.close())
-        self._loop.close()
+        client = getattr(self, "_client", None)
+        self._loop.close(None if client is None else client.close)
         if "_audit" in self.__dict__:  # it was opened
             self._audit.close()
 
@@ -141,7 +141,7 @@ class KubeDesk(LocalDesk):
             return self._snapshot
 
     async def _look(self) -> KubeSnapshot:
-        if self._snapshot is not None:
+        if time.monotonic() - self._read_at > OLD_S:
             self._reading.watch()
         before = dict(self._reading.engine.nodes)
         facts = self._reading.take_news()
@@ -224,7 +224,7 @@ class KubeDesk(LocalDesk):
         return self._run(self._events_after(after, limit))
 
     async def _events_after(self, after: int, limit: int) -> Sequence[Event]:
-        await self._events.start()
+        await self._events.read()
         return self._events.after(after, limit)
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
@@ -246,6 +246,15 @@ class KubeDesk(LocalDesk):
                     f"node {node.title} has pods without a controller that would create them again: {first_few(bare)}; "
                     "delete them yourself, or drain the node without --evict"
                 )
+
+    def read(self, written: Any, snapshot: Snapshot) -> list[Fact]:
+        """Work may be manifests of pods, too."""
+        rest, pods = manifests.taken_out(written)
+        asks = [manifests.ask_in(pod, path, self._reading.templates, self._scope.namespace) for path, pod in pods]
+        for ask in asks:
+            if snapshot.rows.knows(ask.id):
+                raise Invalid(f"there is a pod {ask.id!r} already; give the manifest another name")
+        return [*(super().read(rest, snapshot) if rest or not asks else []), *map(AskSubmitted, asks)]
 
     def as_carried_out(self, changes: Sequence[Fact], snapshot: Snapshot) -> Sequence[Fact]:
         assert isinstance(snapshot, KubeSnapshot)

@@ -22,7 +22,7 @@ from stead.kubernetes.api.http import ApiClient, ApiError
 from stead.kubernetes.api.watching import Changed, Relisted, Watched
 from stead.kubernetes.api_objects import ANYTHING
 from stead.kubernetes.api_objects import EventKind as WatchKind
-from stead.kubernetes.desk.reading import missing_right
+from stead.kubernetes.desk.reading import OLD_S, missing_right
 from stead.kubernetes.desk.snapshots import cordon_as_draining
 from stead.kubernetes.fields import Fields, fields_in
 from stead.language.labels import Labels
@@ -49,17 +49,20 @@ KINDS = {
 
 
 class Events:
-    """The latest events, once `start` was called. Everything runs in the desk's event loop."""
+    """The latest events, as of the last `read`. Everything runs in the desk's event loop."""
 
     def __init__(self, client: ApiClient, namespace: str, everywhere: bool) -> None:
         self._namespace, self._everywhere = namespace, everywhere
         self._kept: deque[Event] = deque(maxlen=KEPT_MAX)
         self._watched: Watched[Fields] = Watched(client, EVENTS, _decode, _decode_page, self._arrived)
         self._task: asyncio.Task[None] | None = None
+        self._read_at = 0.0
 
-    async def start(self) -> None:
-        """List the events, and watch for new ones."""
-        if self._task is not None:
+    async def read(self) -> None:
+        """List the events; later calls begin to watch for new ones."""
+        if self._watched.is_synced:
+            if self._task is None and time.monotonic() - self._read_at > OLD_S:
+                self._task = asyncio.get_running_loop().create_task(self._watched.run(), name="events")
             return
         try:
             await self._watched.list_once()
@@ -70,7 +73,7 @@ class Events:
                 raise Invalid(missing_right("list", "events", error.message)) from None
             self._watched.narrow(self._namespace)
             await self._watched.list_once()
-        self._task = asyncio.get_running_loop().create_task(self._watched.run(), name="events")
+        self._read_at = time.monotonic()
 
     def after(self, number: int, limit: int) -> Sequence[Event]:
         """At most `limit` events after this one, oldest first; after -n, the last n."""

@@ -13,7 +13,7 @@ from stead.engine.explain import wording
 from stead.engine.explain.explanations import Explanation
 from stead.kubernetes.desk.references import reference
 from stead.kubernetes.templates import Pod
-from stead.kubernetes.wording import why_pending
+from stead.kubernetes.wording import change_text, why_pending
 from stead.language.asks import Ask, Group
 from stead.text import first_few, plural
 
@@ -25,6 +25,10 @@ class KubeExplanation(Explanation):
     """An explanation in the words of Kubernetes."""
 
     text: str = field(default="", compare=False)
+
+    @property
+    def change_text(self) -> str:
+        return "" if self.change is None else change_text(self.change, self.names)
 
     def __str__(self) -> str:
         return "\n".join([self.text, *(f"{hint}." for hint in self.hints)])

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+TURNS = 10
+"""So many turns of the loop let closed connections end."""
 
 
 class Loop:
@@ -30,16 +33,20 @@ class Loop:
             future.cancel()
             raise
 
-    def close(self) -> None:
-        """Cancel what still runs, and end the thread."""
+    def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+        """Cancel what still runs, do the last thing, and end the thread."""
 
-        async def cancel() -> None:
+        async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if last is not None:
+                await last()
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
 
-        self.run(cancel())
+        self.run(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

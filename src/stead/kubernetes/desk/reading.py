@@ -28,6 +28,9 @@ from stead.text import first_few, joined
 SLOW_S = 2.0
 """When the first lists take longer, the user is told what is being read."""
 
+OLD_S = 2.0
+"""When the first list is older, a question begins to watch. Most commands end before."""
+
 SEEN_S = 5.0
 """How long to wait until the watch shows a change that this process has made."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from stead.engine.engine import Engine
-from stead.engine.facts import AskLost, Fact, NodeDrained, NodeTainted, NodeUntainted
+from stead.engine.facts import AskLost, Fact, NodeDrained, NodeJoined, NodeTainted, NodeUntainted
 from stead.kubernetes.desk.explaining import KubeExplanation, explained, not_bound_yet, placed
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
@@ -19,6 +19,7 @@ from stead.kubernetes.templates import Pod
 from stead.language.arguments import kubectl_spelling
 from stead.language.asks import Ask, Group, PolicyName
 from stead.language.nodes import Node
+from stead.language.resources import CPU, UNIT, Resources
 from stead.language.taints import Effect, Toleration
 from stead.operate.changes import DRAINED
 from stead.operate.draining import STAYS
@@ -31,6 +32,16 @@ ADDED = tuple(
     for problem in ("not-ready", "unreachable")
 )
 """The tolerations that Kubernetes adds to every pod."""
+
+
+PODS_OF_A_NODE = 110
+"""How many pods a kubelet runs by default."""
+
+
+def _capacity(described: Resources) -> Resources:
+    """What a new node has: also room for pods, and `cpu` by its name in Kubernetes."""
+    named = {CPU if name == "cpu" else name: units for name, units in described.items()}
+    return Resources({PODS: PODS_OF_A_NODE * UNIT, **named})
 
 
 def cordon_as_draining(node: Node) -> Node:
@@ -98,6 +109,8 @@ class KubeSnapshot(Snapshot):
         evicts pods one by one."""
         for fact in facts:
             match fact:
+                case NodeJoined(node) if node.id not in self.by_id:
+                    yield NodeJoined(replace(node, capacity=_capacity(node.capacity)))
                 case NodeDrained(node, True):
                     yield NodeTainted(node, UNSCHEDULABLE)
                 case NodeDrained(node, False):
