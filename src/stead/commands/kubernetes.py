@@ -6,6 +6,7 @@ Kubernetes are imported when a command uses such a cluster.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import sys
@@ -108,13 +109,25 @@ def kubernetes_desk(command: str, options: KubeOptions, is_served: bool = False)
     everywhere = options.all_namespaces or (options.namespace is None and (options.is_for_nodes or is_served))
     scope = Scope(options.namespace or config.namespace, everywhere, options.all_namespaces)
     cluster = hashlib.sha256(f"{config.address}{config.path_prefix}".encode()).hexdigest()[:16]
-    desk = KubeDesk(config, home() / f"kubernetes-{cluster}", scope, _say)
+    with _without_collections():
+        desk = KubeDesk(config, home() / f"kubernetes-{cluster}", scope, _say)
     try:
         if is_served:
             desk.follow()
         yield desk
     finally:
         desk.close()
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """What a large cluster needs stays in memory: the garbage collector would look through it again and again."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _say(sentence: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
-from stead.engine.facts import AskSubmitted, Fact
+from stead.engine.facts import AskSubmitted, Fact, NodeJoined, NodeLeft
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, absent
 from stead.kubernetes.api.config import ApiConfig
@@ -85,6 +85,7 @@ class KubeDesk(LocalDesk):
             raise
         for note in self._reading.notes:
             say(note)
+        self.snapshot()
 
     async def _opened(self) -> ApiClient:
         return ApiClient(self._config)
@@ -155,7 +156,9 @@ class KubeDesk(LocalDesk):
             made = known_before.get(key)
             self._known[key] = made if made is not None and made[0] is pod else (pod, _known(pod))
         known = {key: each for key, (_, each) in self._known.items()}
-        return KubeSnapshot(self._reading.engine.fork(), time.time(), known, pods, self._title)
+        has_same_nodes = not any(isinstance(fact, NodeJoined | NodeLeft) for fact in facts)
+        nodes_of = self._snapshot if has_same_nodes else None
+        return KubeSnapshot(self._reading.engine.fork(), time.time(), known, pods, self._title, nodes_of)
 
     def work(self, query: Query) -> Page[WorkView]:
         return self.snapshot().work(self._scoped(query))

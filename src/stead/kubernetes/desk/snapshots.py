@@ -72,15 +72,29 @@ class KubeRows(Rows):
         return {}
 
 
+OF_NODES = frozenset({"by_id", "all_nodes", "_order_made", "_names", "titles", "labels", "greatest"})
+"""The tables of a snapshot that depend on nothing but its nodes."""
+
+
 class KubeSnapshot(Snapshot):
-    """`pods` are all that are not finished, also those that the engine does not place."""
+    """`pods` are all that are not finished, also those that the engine does not place. The tables of nodes are those of
+    `nodes_of`, a snapshot with the same nodes."""
 
     def __init__(
-        self, engine: Engine, at: float, known: Mapping[str, Known], pods: Mapping[str, Pod], title: str
+        self,
+        engine: Engine,
+        at: float,
+        known: Mapping[str, Known],
+        pods: Mapping[str, Pod],
+        title: str,
+        nodes_of: KubeSnapshot | None = None,
     ) -> None:
         super().__init__(engine, at, known, title=title, kind="kubernetes")
         self.rows = KubeRows(engine, known, {})
         self.pods = pods
+        if nodes_of is not None:
+            self._labels = nodes_of._labels
+            self.__dict__.update({name: table for name, table in vars(nodes_of).items() if name in OF_NODES})
 
     @cached_property
     def by_id(self) -> Mapping[str, Node]:
