@@ -1,9 +1,8 @@
 """Explanations of pods of kube-scheduler on a large cluster: by a desk that knows it, and by a command that reads it.
 
-Rule: the desk answers each pod for the first time, and no two pods have the same requests, so no answer is remembered; the tables of
-nodes that all answers share are.
-The API server is the fake one of the tests, in this process: the time of the command includes what it costs to serve
-the lists.
+Rule: the desk answers each pod for the first time, and no two pods have the same requests, so no answer is remembered,
+only the tables of nodes that all answers share. The API server is the fake one of the tests, in this process: the time
+of the command includes what it costs to serve the lists.
 """
 
 from __future__ import annotations
