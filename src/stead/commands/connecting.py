@@ -73,6 +73,11 @@ class Where:
         """Whether a list has pods of several namespaces."""
         return not self.is_kubernetes or self.kube.all_namespaces
 
+    @property
+    def of_everything(self) -> Where:
+        """The same, with the pods of all namespaces unless one is named."""
+        return replace(self, kube=replace(self.kube, is_for_nodes=True))
+
     def of_pod(self, id: str) -> Where:
         """The same for this piece of work: the name of a pod means a Kubernetes cluster, unless there is a service or a
         Ray cluster to ask."""

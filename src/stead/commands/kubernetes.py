@@ -110,7 +110,7 @@ def kubernetes_desk(command: str, options: KubeOptions, is_served: bool = False)
     scope = Scope(options.namespace or config.namespace, everywhere, options.all_namespaces)
     cluster = hashlib.sha256(f"{config.address}{config.path_prefix}".encode()).hexdigest()[:16]
     with _without_collections():
-        desk = KubeDesk(config, home() / f"kubernetes-{cluster}", scope, _say)
+        desk = KubeDesk(config, home() / f"kubernetes-{cluster}", scope, _say, _tell)
     try:
         if is_served:
             desk.follow()
@@ -128,6 +128,12 @@ def _without_collections() -> Iterator[None]:
         gc.freeze()
     finally:
         gc.enable()
+
+
+def _tell(sentence: str) -> None:
+    """Progress, for people who look at it."""
+    if sys.stderr.isatty():
+        _say(sentence)
 
 
 def _say(sentence: str) -> None:

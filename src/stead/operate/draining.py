@@ -37,7 +37,7 @@ def left_on(desk: Desk, node: str, timeout_s: float | None) -> int:
 def _left(desk: Desk, view: NodeView) -> int:
     if desk.summary().kind == "kubernetes":
         pods = every(desk.work, Query((f"node={view.id}",), limit=PAGE_MAX))
-        return sum(not pod.owner.startswith(STAYS) for pod in pods)
+        return sum(not pod.owner.partition("/")[2].startswith(STAYS) for pod in pods)
     work = {name: amount for name, amount in view.total.items() if not holds_results(name)}
     is_in_use = any(view.available.get(name, 0.0) < amount for name, amount in work.items())
     return max(view.runs, int(is_in_use))

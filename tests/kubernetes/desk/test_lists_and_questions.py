@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden_files import assert_golden
 from tests.kubernetes.desk.conftest import KUBE, Commands
-from tests.kubernetes.objects import node, nodes, pod, taint
+from tests.kubernetes.objects import node, nodes, pod, replicas, taint
 
 MANIFEST = """
 apiVersion: v1
@@ -189,3 +189,39 @@ def test_a_large_cluster_is_listed_in_pages(fake_stead: Commands) -> None:
         "0/1101 nodes are available: 1 node(s) had untolerated taint(s), 1100 Insufficient cpu."
     )
     assert "only:NoExecute" in fake_stead.says("nodes", "special", "--context", "admin")
+
+
+class TestNamespaces:
+    """Lists have the pods of one namespace, unless the command line says -A; nodes and the status count all pods."""
+
+    @pytest.fixture(autouse=True)
+    def fill(self, stead: Commands) -> None:
+        stead.create_namespaces("blue", "red")
+        stead.cluster.create(node("a"))
+        for name in ("blue", "red"):
+            stead.cluster.create(*replicas("web", 2, namespace=name, cpu="1"), pod("huge", namespace=name, cpu="100"))
+            stead.cluster.kubectl.bind("web-0", "a", name)
+
+    def test_work_and_lint(self, stead: Commands) -> None:
+        assert stead.says("work", "-n", "blue", "-o", "name").split() == ["blue/huge", "blue/web-1", "blue/web-0"]
+        assert len(stead.says("work", "-A", "-o", "name").split()) == 6
+        assert stead.says("work", "--context", "admin") == "no work\n"
+        (found,) = json.loads(stead("lint", "-n", "red", "-o", "json")[1])
+        assert found["ids"] == ["red/huge"]
+        (found,) = json.loads(stead("lint", "-A", "-o", "json")[1])
+        assert found["ids"] == ["blue/huge", "red/huge"]
+
+    def test_status_and_nodes(self, stead: Commands) -> None:
+        for words, counts in (([], (2, 4)), (["-A"], (2, 4)), (["-n", "blue"], (1, 2))):
+            found = json.loads(stead("status", "--context", "admin", *words, "-o", "json")[1])
+            assert (found["running"], found["waiting"]) == counts
+        (found,) = json.loads(stead("nodes", "-n", "blue", "-o", "json")[1])
+        assert (found["runs"], found["available"]["CPU"]) == (2, 6.0)
+
+    def test_owners_of_two_namespaces_are_not_one(self, stead: Commands) -> None:
+        shown = stead.says("top", "owners", "-A")
+        assert [line.split()[0] for line in shown.splitlines()[1:]] == ["blue/ReplicaSet/web", "red/ReplicaSet/web"]
+        stead.cluster.kubectl.request("DELETE", "/api/v1/namespaces/red/pods", {"gracePeriodSeconds": 0})
+        shown = stead.says("top", "owners", "-A")
+        assert [line.split()[0] for line in shown.splitlines()[1:]] == ["ReplicaSet/web"]
+        assert stead.says("top", "owners", "-n", "red") == "no work has an owner\n"

@@ -11,7 +11,8 @@ import asyncio
 import threading
 import time
 from calendar import timegm
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,14 +36,16 @@ from stead.kubernetes.desk.references import pod_id, reference
 from stead.kubernetes.desk.snapshots import KubeSnapshot
 from stead.kubernetes.templates import Pod
 from stead.kubernetes.watches import PODS
+from stead.language.asks import Ask
 from stead.language.nodes import Node
 from stead.operate.audit import Audit, Author
 from stead.operate.changes import Absent, Conflict, NodeChange
 from stead.operate.desk import Carried, LocalDesk, Unanswered
 from stead.operate.history import Replayed
-from stead.operate.rows import Known
-from stead.operate.snapshot import Query, Snapshot
-from stead.operate.views import GroupView, Page, WorkView
+from stead.operate.lint import Finding, lint
+from stead.operate.rows import Known, KnownOwner
+from stead.operate.snapshot import ALL, PAGE_MAX, Query, Snapshot, every
+from stead.operate.views import GroupView, OwnerView, Page, Summary, WorkView
 from stead.text import first_few
 
 T = TypeVar("T")
@@ -63,12 +66,19 @@ class Scope:
 
 
 class KubeDesk(LocalDesk):
-    """The desk of the cluster that `config` names. Its audit is a file in `folder`. `say` gets sentences for the user:
-    what answers lack because of missing rights, and that reading takes long."""
+    """The desk of the cluster that `config` names. Its audit is a file in `folder`. `say` gets sentences about what
+    answers lack because of missing rights; `tell`, that reading takes long."""
 
-    def __init__(self, config: ApiConfig, folder: Path, scope: Scope, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: ApiConfig,
+        folder: Path,
+        scope: Scope,
+        say: Callable[[str], None],
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         super().__init__(lambda: _audit_in(folder))
-        self._config, self._scope, self._say = config, scope, say
+        self._config, self._scope, self._tell = config, scope, tell
         self._title = config.title or config.address
         self._lock = threading.Lock()
         self._snapshot: KubeSnapshot | None = None
@@ -91,7 +101,7 @@ class KubeDesk(LocalDesk):
         return ApiClient(self._config)
 
     async def _first_read(self) -> Reading:
-        telling = asyncio.create_task(tell_if_slow(self._say, self._title))
+        telling = asyncio.create_task(tell_if_slow(self._tell, self._title))
         reading = Reading(self._client, None if self._scope.needs_all else self._scope.namespace)
         try:
             await reading.read()
@@ -156,15 +166,44 @@ class KubeDesk(LocalDesk):
             made = known_before.get(key)
             self._known[key] = made if made is not None and made[0] is pod else (pod, _known(pod))
         known = {key: each for key, (_, each) in self._known.items()}
+        owners = _owners({each.owner for each in known.values() if each.owner})
         has_same_nodes = not any(isinstance(fact, NodeJoined | NodeLeft) for fact in facts)
         nodes_of = self._snapshot if has_same_nodes else None
-        return KubeSnapshot(self._reading.engine.fork(), time.time(), known, pods, self._title, nodes_of)
+        return KubeSnapshot(self._reading.engine.fork(), time.time(), known, owners, pods, self._title, nodes_of)
 
     def work(self, query: Query) -> Page[WorkView]:
         return self.snapshot().work(self._scoped(query))
 
+    def summary(self) -> Summary:
+        found = self.snapshot().summary
+        if self._scope.everywhere:
+            return found
+        running, waiting = (self.work(Query((f"state={state}",), limit=1)).total for state in ("running", "waiting"))
+        groups = self.groups(ALL)
+        pending = sum(group.state == "waiting" for group in groups.items)
+        return replace(found, running=running, waiting=waiting, groups=groups.total, groups_waiting=pending)
+
     def groups(self, query: Query) -> Page[GroupView]:
-        return self.snapshot().groups(query)
+        return self._within(self.snapshot().groups, query, lambda group: group.members[0][0] if group.members else "")
+
+    def owners(self, query: Query) -> Page[OwnerView]:
+        return self._within(self.snapshot().owners, query, lambda owner: owner.id)
+
+    def lint(self, written: Any | None = None) -> Sequence[Finding]:
+        if written is not None or self._scope.everywhere:
+            return super().lint(written)
+        snapshot, mine = self.snapshot(), f"{self._scope.namespace}/"
+        return lint(snapshot, (snapshot.engine.item(id) for id in snapshot.engine.waiting if id.startswith(mine)))
+
+    def _within(self, fetch: Callable[[Query], Page[T]], query: Query, id_of: Callable[[T], str]) -> Page[T]:
+        """A page of what belongs to the namespace that the user means."""
+        if self._scope.everywhere:
+            return fetch(query)
+        mine = f"{self._scope.namespace}/"
+        found = [
+            each for each in every(fetch, replace(query, offset=0, limit=PAGE_MAX)) if id_of(each).startswith(mine)
+        ]
+        return Page(tuple(found[query.offset : query.offset + query.limit]), len(found), query.offset)
 
     def _scoped(self, query: Query) -> Query:
         """Without pods of namespaces that the user does not mean."""
@@ -182,7 +221,10 @@ class KubeDesk(LocalDesk):
         pod = snapshot.pods.get(key)
         if pod is None:
             return self._not_found(key, snapshot)
-        return in_one_sentence(snapshot.engine, pod, self._reading.templates.lenient(pod), self._scope.namespace)
+        return in_one_sentence(snapshot.engine, pod, self._run(self._lenient(pod)), self._scope.namespace)
+
+    async def _lenient(self, pod: Pod) -> Ask | None:
+        return self._reading.templates.lenient(pod)
 
     def _meant(self, given: str) -> str:
         """The id of the pod or group with this name."""
@@ -253,11 +295,14 @@ class KubeDesk(LocalDesk):
     def read(self, written: Any, snapshot: Snapshot) -> list[Fact]:
         """Work may be manifests of pods, too."""
         rest, pods = manifests.taken_out(written)
-        asks = [manifests.ask_in(pod, path, self._reading.templates, self._scope.namespace) for path, pod in pods]
+        asks = self._run(self._asks_in(pods)) if pods else []
         for ask in asks:
             if snapshot.rows.knows(ask.id):
                 raise Invalid(f"there is a pod {ask.id!r} already; give the manifest another name")
         return [*(super().read(rest, snapshot) if rest or not asks else []), *map(AskSubmitted, asks)]
+
+    async def _asks_in(self, pods: manifests.Manifests) -> list[Ask]:
+        return [manifests.ask_in(pod, path, self._reading.templates, self._scope.namespace) for path, pod in pods]
 
     def as_carried_out(self, changes: Sequence[Fact], snapshot: Snapshot) -> Sequence[Fact]:
         assert isinstance(snapshot, KubeSnapshot)
@@ -308,7 +353,15 @@ def _audit_in(folder: Path) -> Audit:
 
 def _known(pod: Pod) -> Known:
     moment = pod.start_time if pod.node_name and pod.start_time else pod.created
-    return Known("pod", pod.name, since=_seconds(moment))
+    owner = pod.ask.owner if pod.ask is not None else ""
+    return Known("pod", pod.name, f"{pod.namespace}/{owner}" if owner else "", _seconds(moment))
+
+
+def _owners(ids: Collection[str]) -> dict[str, KnownOwner]:
+    """The names of owners by their ids: without the namespace, unless two namespaces have an owner of this name."""
+    called = Counter(id.partition("/")[2] for id in ids)
+    names = ((id, id.partition("/")[2]) for id in ids)
+    return {id: KnownOwner(name if called[name] == 1 else id, kind="owner") for id, name in names}
 
 
 def _seconds(written: str) -> float | None:

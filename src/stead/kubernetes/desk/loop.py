@@ -34,15 +34,15 @@ class Loop:
             raise
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """Cancel what still runs, do the last thing, and end the thread."""
+        """Do the last thing, cancel what still runs, and end the thread."""
 
         async def end() -> None:
+            if last is not None:
+                await last()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            if last is not None:
-                await last()
             for _ in range(TURNS):
                 await asyncio.sleep(0)
 

@@ -23,7 +23,7 @@ from stead.language.resources import CPU, UNIT, Resources
 from stead.language.taints import Effect, Toleration
 from stead.operate.changes import DRAINED
 from stead.operate.draining import STAYS
-from stead.operate.rows import Known, Requested, Rows
+from stead.operate.rows import Known, KnownOwner, Requested, Rows
 from stead.operate.snapshot import Snapshot
 from stead.operate.views import amounts, rules_of
 
@@ -85,12 +85,13 @@ class KubeSnapshot(Snapshot):
         engine: Engine,
         at: float,
         known: Mapping[str, Known],
+        owners: Mapping[str, KnownOwner],
         pods: Mapping[str, Pod],
         title: str,
         nodes_of: KubeSnapshot | None = None,
     ) -> None:
         super().__init__(engine, at, known, title=title, kind="kubernetes")
-        self.rows = KubeRows(engine, known, {})
+        self.rows = KubeRows(engine, known, owners)
         self.pods = pods
         if nodes_of is not None:
             self._labels = nodes_of._labels
