@@ -34,11 +34,17 @@ class Names:
 
     @cached_property
     def work(self) -> Mapping[str, str]:
-        """The names of work and groups, by id; in a large cluster only those listed first."""
+        """The names of work and groups, by id; in a large cluster only those listed first. Pods keep their ids,
+        which have the namespace."""
         from stead.operate.snapshot import PAGE_MAX, Query
 
         pages = self._desk.groups(Query(limit=PAGE_MAX)), self._desk.work(Query(limit=PAGE_MAX))
-        return {view.id: view.name for page in pages for view in page.items if view.name}
+        return {
+            view.id: view.name
+            for page in pages
+            for view in page.items
+            if view.name and not view.id.endswith(f"/{view.name}")
+        }
 
     def now(self) -> float:
         """The cluster's current time."""
