@@ -10,7 +10,7 @@ import time
 
 from stead.operate.desk import Desk
 from stead.operate.snapshot import PAGE_MAX, Query, every
-from stead.operate.views import NodeView, holds_results
+from stead.operate.views import holds_results
 
 LOOK_S = 0.5
 STAYS = ("DaemonSet/", "Node/")
@@ -23,8 +23,9 @@ EMPTY_S = 3.0
 def left_on(desk: Desk, node: str, timeout_s: float | None) -> int:
     """Wait until the node is empty or the timeout ends. Returns how many pieces of work are left: 0 if it is empty."""
     busy_at = began = time.monotonic()
+    left_in = _pods_left if desk.summary().kind == "kubernetes" else _left
     while True:
-        left, now = _left(desk, desk.node(node)), time.monotonic()
+        left, now = left_in(desk, node), time.monotonic()
         if left:
             busy_at = now
         if now - busy_at >= EMPTY_S:
@@ -34,10 +35,13 @@ def left_on(desk: Desk, node: str, timeout_s: float | None) -> int:
         time.sleep(LOOK_S)
 
 
-def _left(desk: Desk, view: NodeView) -> int:
-    if desk.summary().kind == "kubernetes":
-        pods = every(desk.work, Query((f"node={view.id}",), limit=PAGE_MAX))
-        return sum(not pod.owner.partition("/")[2].startswith(STAYS) for pod in pods)
+def _pods_left(desk: Desk, node: str) -> int:
+    pods = every(desk.work, Query((f"node={desk.node(node).id}",), limit=PAGE_MAX))
+    return sum(not pod.owner.partition("/")[2].startswith(STAYS) for pod in pods)
+
+
+def _left(desk: Desk, node: str) -> int:
+    view = desk.node(node)
     work = {name: amount for name, amount in view.total.items() if not holds_results(name)}
     is_in_use = any(view.available.get(name, 0.0) < amount for name, amount in work.items())
     return max(view.runs, int(is_in_use))
