@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.oracle import Oracle  # the reference lives with the tests
 
-from benchmarks import Row, clusters, flow, many_nodes, on_ray, openb, preempting, service, slots, together
+from benchmarks import Row, clusters, flow, kube_desk, many_nodes, on_ray, openb, preempting, service, slots, together
 from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
 from stead.language.asks import Ask
@@ -229,6 +229,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
     steps.append(("slots", slots.slots))
     steps.append(("together and apart on Ray", together.together))
     steps.append(("a controller of many nodes", many_nodes.many_nodes))
+    steps.append(("explanations of pods", kube_desk.explanations))
     steps.append(("the service under load", service.load))
     steps.append(("the service beside hostile clients", service.beside_hostile_clients))
     steps.append(("the service of a large cluster", service.large))

@@ -141,7 +141,7 @@ def check_objects(body: str) -> None:
     for found in yaml.safe_load_all(body):
         assert {"apiVersion", "kind", "metadata"} <= found.keys()
         if "spec" not in found:
-            assert found["kind"] == "PriorityClass"
+            assert found["kind"] in ("PriorityClass", "ClusterRole")
             continue
         if found["kind"] == "RayCluster":
             assert node_templates(found)

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from stead.cli import main
 from stead.kubernetes.api.config import load
 from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.manifests.rendering import Installation, manifests
@@ -31,7 +33,9 @@ OBJECTS = [
     for found in yaml.safe_load_all(block)
 ]
 PODS = [found for found in OBJECTS if found["kind"] == "Pod" and "priorityClassName" not in found["spec"]]
-URGENT = [found for found in OBJECTS if found["kind"] == "PriorityClass" or "priorityClassName" in found["spec"]]
+URGENT = [
+    found for found in OBJECTS if found["kind"] == "PriorityClass" or "priorityClassName" in found.get("spec", {})
+]
 
 NODES = [
     node("cpu-1"),
@@ -146,3 +150,21 @@ def test_the_guide_lists_all_rights_of_the_manifests() -> None:
         for verb in re.findall("list|watch|get|create|patch|update|delete", verbs)
     }
     assert listed == used
+
+
+def test_the_guide_begins_with_what_stead_answers_about_a_pod_of_kube_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = re.search(
+        r"^    (0/3 nodes are available: .+)$", GUIDE[GUIDE.index("## Ask about any pod") :], re.MULTILINE
+    )
+    assert answer is not None
+    (train,) = [found for found in PODS if found["metadata"]["name"] == "train"]
+    of_kube_scheduler = {**train, "spec": {**train["spec"], "schedulerName": "default-scheduler"}}
+    monkeypatch.setenv("STEAD_HOME", str(tmp_path))
+    monkeypatch.delenv("STEAD_ADDRESS", raising=False)
+    with FakeServer() as server:
+        server.load([*NODES, of_kube_scheduler])
+        assert main(["why", "pod/train", "--kubeconfig", str(server.kubeconfig_path)]) == 0
+    assert capsys.readouterr().out.strip() == answer[1]
+    assert README.count(answer[1]) == 2, "the answer, and the event of the scheduler"

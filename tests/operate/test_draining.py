@@ -9,7 +9,8 @@ import pytest
 
 from stead.operate import draining
 from stead.operate.desk import Desk
-from stead.operate.views import NodeView
+from stead.operate.snapshot import Query
+from stead.operate.views import NodeView, Page
 
 
 class Looked:
@@ -17,6 +18,9 @@ class Looked:
 
     def __init__(self, *views: NodeView) -> None:
         self.views, self.looks = list(views), 0
+
+    def summary(self) -> SimpleNamespace:
+        return SimpleNamespace(kind="ray")
 
     def node(self, said: str) -> NodeView:
         assert said == "n"
@@ -62,3 +66,30 @@ def test_a_gap_in_the_list_does_not_end_the_wait() -> None:
 def test_after_the_timeout_it_returns_how_many_are_left(clock: list[float]) -> None:
     assert left(Looked(view(5)), 10.0) == 5
     assert 10.0 <= clock[0] < 11.0
+
+
+class LookedAtPods(Looked):
+    """A desk of a Kubernetes cluster, with pods of these owners on the node."""
+
+    def __init__(self, *owners: str) -> None:
+        super().__init__(view(len(owners), CPU=1.0))
+        self.owners = owners
+
+    def summary(self) -> SimpleNamespace:
+        return SimpleNamespace(kind="kubernetes")
+
+    def work(self, query: Query) -> Page[Any]:
+        assert query.filters == ("node=n",)
+        return Page(tuple(SimpleNamespace(owner=owner) for owner in self.owners), len(self.owners))
+
+
+@pytest.mark.parametrize(
+    ("owners", "count"),
+    [
+        (["kube-system/DaemonSet/agent", "kube-system/Node/n"], 0),
+        (["default/ReplicaSet/web", "kube-system/DaemonSet/agent"], 1),
+        ([""], 1),
+    ],
+)
+def test_pods_that_a_drain_does_not_evict_do_not_count(owners: list[str], count: int) -> None:
+    assert left(LookedAtPods(*owners), 10.0) == count

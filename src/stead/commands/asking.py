@@ -6,7 +6,7 @@ Rule: nothing is changed and nothing is submitted. A past decision is shown only
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,24 +41,28 @@ spec_option = click.option("--spec", metavar="FILE", help="A YAML file that desc
 
 
 @click.command(short_help="Explain why work is pending, or why it runs where it does.")
-@click.argument("id", required=False, metavar="[ID]", shell_complete=work_ids)
+@click.argument("words", nargs=-1, metavar="[ID]", shell_complete=work_ids)
 @spec_option
 @formatted
 @asked
-def why(id: str | None, spec: str | None, form: str, where: Where) -> int:
+def why(words: tuple[str, ...], spec: str | None, form: str, where: Where) -> int:
     """Explain why ID is pending and what would place it, or why it runs where it does. ID is the id or name of a task,
-    an actor or a group.
+    an actor or a group, or on Kubernetes a pod of any scheduler: pod/NAME.
 
     With --spec, explain work that is not submitted.
 
     \b
     Examples:
       stead why trainer
+      stead why pod/web-0
+      stead why pod/web-0 --context staging -n shop
       stead why --spec work.yaml
       stead why --scenario scenarios/demo.yaml render
     """
+    id = _named(words)
     if (id is None) == (spec is None):
         raise click.UsageError("give the id of one piece of work, or --spec FILE")
+    where = where if id is None else where.of_pod(id)
     described = None if spec is None else parsed_spec(spec)
     if where.scenario is not None and id is not None and not for_scripts(form):
         return _in_scenario(id, where.scenario, where.until)
@@ -77,6 +81,15 @@ def why(id: str | None, spec: str | None, form: str, where: Where) -> int:
         if not structured(form, explanation_json(one)):
             click.echo(names.text(str(one)))
     return 0
+
+
+def _named(words: Sequence[str]) -> str | None:
+    """``pod/web`` also in two words, as kubectl accepts it."""
+    if len(words) == 2 and words[0] in ("pod", "pods", "po"):
+        return f"pod/{words[1]}"
+    if len(words) > 1:
+        raise click.UsageError(f"give the id of one piece of work, not {len(words)}: {' '.join(words)}")
+    return words[0] if words else None
 
 
 def _in_scenario(id: str, scenario: str, until: float | None) -> int:
@@ -142,7 +155,7 @@ def lint(spec: str | None, order: str | None, form: str, where: Where) -> int:
 )
 @formatted
 @addressed
-def replay(journal: str | None, ask: str, at: Moment | None, form: str, address: str | None) -> int:
+def replay(journal: str | None, ask: str, at: Moment | None, form: str, where: Where) -> int:
     """Replay a past decision from the journal, check that it is byte-equal to the original, and explain it.
 
     Choose one decision of a cluster with --ask, --at, or both. With JOURNAL (a file), replay that file instead; without
@@ -154,14 +167,16 @@ def replay(journal: str | None, ask: str, at: Moment | None, form: str, address:
       stead replay --at '2026-01-31 12:00:00'
       stead replay demo.journal
       stead replay demo.journal --ask render --at 90s
+      stead replay stead.journal --ask pod/web-0
     """
     if journal is not None:
-        if address is not None:
-            raise click.UsageError("give a journal file or --address, not both")
+        if where.address is not None or where.kube.chooses_cluster:
+            chosen = "--address" if where.address is not None else where.kube.given[0]
+            raise click.UsageError(f"give a journal file or {chosen}, not both")
         return _of_file(journal, ask, at, form)
     if not ask and at is None:
         raise click.UsageError("choose a decision with --ask ID, --at TIME or both; or give a journal file")
-    with reached("replay", address) as desk:
+    with reached("replay", where) as desk:
         before = None if at is None else at.before(desk.summary().at)
         found = desk.replay(ask, before)
     _tell(found, form)
@@ -171,8 +186,10 @@ def replay(journal: str | None, ask: str, at: Moment | None, form: str, address:
 def _of_file(path: str, ask: str, at: Moment | None, form: str) -> int:
     from stead.journal import Journal
     from stead.journal import replay as decide_again
+    from stead.kubernetes.desk.references import is_pod, pod_id
     from stead.operate.history import how_far_back, replay_decision
 
+    ask = pod_id(ask, "default") if is_pod(ask) else ask
     with Journal.reading(path) as journal:
         if ask or at is not None:
             with _progress(journal) as progress:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from stead.commands.connecting import addressed, author, reached
+from stead.commands.connecting import Where, addressed, author, reached
 from stead.commands.output import formatted, say, sortable, structured, unconfirmed_text
 from stead.text import plural, printable
 
@@ -20,7 +20,7 @@ from stead.text import plural, printable
 @click.option("--verify", is_flag=True, help="Only check that no entry was changed, removed or inserted.")
 @sortable
 @addressed
-def audit(limit: int, after: int | None, verify: bool, order: str | None, form: str, address: str | None) -> int:
+def audit(limit: int, after: int | None, verify: bool, order: str | None, form: str, where: Where) -> int:
     """Show who changed which node, when, from where, and how; the newest change is last. `stead undo` undoes one.
 
     \b
@@ -34,7 +34,7 @@ def audit(limit: int, after: int | None, verify: bool, order: str | None, form: 
     from stead.commands.naming import Names
     from stead.commands.tables import entry_listing
 
-    with reached("audit", address) as desk:
+    with reached("audit", where) as desk:
         count = desk.verify()
         if verify:
             if not structured(form, {"entries": count, "verified": True}):
@@ -52,20 +52,22 @@ def audit(limit: int, after: int | None, verify: bool, order: str | None, form: 
 @click.argument("number", type=click.IntRange(1, 2**62))
 @formatted
 @addressed
-def undo(number: int, form: str, address: str | None) -> int:
+def undo(number: int, form: str, where: Where) -> int:
     """Undo the change with this NUMBER in `stead audit`. Refused if the same thing was changed again since.
 
     \b
     Example:
       stead undo 3
     """
+    from stead.commands.naming import Names
     from stead.operate.desk import carried_json
 
-    with reached("undo", address) as desk:
+    with reached("undo", where) as desk:
         carried = desk.undo(number, author())
+        changes = Names(desk).spelled(carried.entry.changes)
     if not structured(form, carried_json(carried)):
         for view in carried.nodes:
-            click.echo(printable(f"node {view.title}: entry {number} is undone: {carried.entry.changes}"))
+            click.echo(printable(f"node {view.title}: entry {number} is undone: {changes}"))
         for line in unconfirmed_text(carried):
             click.echo(line)
     return 0

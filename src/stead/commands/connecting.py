@@ -1,8 +1,9 @@
 """Connects to a cluster, and returns its desk.
 
-Rule: never guesses. An address is a service (http://... or the name of a context) or a Ray cluster; without one,
-STEAD_ADDRESS, the default context, RAY_ADDRESS, or the only Ray cluster on this machine is used. If there are several
-Ray clusters, the error lists them. A question may be about a scenario instead, which is simulated in this process.
+Rule: never guesses. An address is a service (http://... or a name saved by `stead context`) or a Ray cluster; without
+one, STEAD_ADDRESS, the default saved service, RAY_ADDRESS, or the only Ray cluster on this machine is used. If there
+are several Ray clusters, the error lists them. A context of a kubeconfig file is a Kubernetes cluster; so is
+STEAD_CONTEXT, if there is no address. A question may be about a scenario instead, which is simulated in this process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,6 +21,14 @@ import click
 
 from stead.commands.arguments import moment_of_scenario
 from stead.commands.destinations import Destination, credentials, destination
+from stead.commands.kubernetes import (
+    NO_KUBE_OPTIONS,
+    KubeOptions,
+    chosen_by_variable,
+    kube_options,
+    kubernetes_desk,
+    namespace_options,
+)
 from stead.commands.saved_services import saved_names
 from stead.errors import Invalid
 
@@ -32,36 +41,63 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 CONNECT_SECONDS_MAX = 5.0
 
 
-def addressed(command: Command) -> Command:
-    """The option that chooses the cluster."""
-    text = (
-        "A Ray cluster (HOST:PORT), a service (http://HOST:PORT) or a context's name; else STEAD_ADDRESS, the default "
-        "context, RAY_ADDRESS, or the only Ray cluster on this machine. Attaching to Ray takes 2 to 3 s; a service "
-        "answers at once."
-    )
-    return click.option("--address", metavar="ADDRESS", help=text, shell_complete=saved_names)(command)
-
-
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What a question is about: the cluster at an address, or a simulated scenario."""
+    """What a command is about: the cluster at an address, a Kubernetes cluster, or a simulated scenario."""
 
     address: str | None = None
     scenario: str | None = None
     until: float | None = None
+    kube: KubeOptions = NO_KUBE_OPTIONS
+
+    def __post_init__(self) -> None:
+        given = [
+            *(["--scenario"] if self.scenario is not None else []),
+            *(["--address"] if self.address is not None else []),
+            *self.kube.given[:1],
+        ]
+        if len(given) > 1:
+            raise click.UsageError(f"give {given[0]} or {given[1]}, not both")
+        if self.scenario is None and self.until is not None:
+            raise click.UsageError("--until needs a scenario; give --scenario FILE too")
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether this is a Kubernetes cluster, by an option or by the variable STEAD_CONTEXT."""
+        return bool(self.kube.given) or (
+            self.scenario is None and self.address is None and chosen_by_variable() is not None
+        )
+
+    @property
+    def shows_namespaces(self) -> bool:
+        """Whether a list has pods of several namespaces."""
+        return not self.is_kubernetes or self.kube.all_namespaces
+
+    @property
+    def of_everything(self) -> Where:
+        """The same, with the pods of all namespaces unless one is named."""
+        return replace(self, kube=replace(self.kube, is_for_nodes=True))
+
+    def of_pod(self, id: str) -> Where:
+        """The same for this piece of work: the name of a pod means a Kubernetes cluster, unless there is a service or a
+        Ray cluster to ask."""
+        from stead.kubernetes.desk.references import is_pod
+
+        if not is_pod(id) or self.scenario is not None or self.is_kubernetes or os.environ.get("RAY_ADDRESS"):
+            return self
+        if destination(self.address).address is not None:
+            return self
+        return replace(self, kube=replace(self.kube, is_meant=True))
+
+
+def addressed(command: Command) -> Command:
+    """The options that choose the cluster; the command gets them as `where`."""
+    return _choosing(command, [*_cluster_options()])
 
 
 def asked(command: Command) -> Command:
-    """The options of a command that only reads: which cluster or scenario; the command gets them as `where`."""
-
-    @wraps(command)
-    def call(*, address: str | None, scenario: str | None, until: float | None, **given: Any) -> Any:
-        if scenario is not None and address is not None:
-            raise click.UsageError("give --scenario or --address, not both")
-        if scenario is None and until is not None:
-            raise click.UsageError("--until needs a scenario; give --scenario FILE too")
-        return command(where=Where(address, scenario, until), **given)
-
+    """The options of a command that only reads: which cluster or scenario, and which pods; the command gets them as
+    `where`."""
     options = [
         click.option("--scenario", metavar="FILE", help="Use a simulation of this scenario instead of a cluster."),
         click.option(
@@ -70,8 +106,61 @@ def asked(command: Command) -> Command:
             callback=moment_of_scenario,
             help="Stop the simulation at this time: 90, 90s, 5m, 2h.",
         ),
-        addressed,
+        *_cluster_options(),
+        *namespace_options(),
     ]
+    return _choosing(command, options)
+
+
+def served(command: Command) -> Command:
+    """The options of the command that serves a cluster or a scenario; the command gets them as `where`."""
+    options = [
+        click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster."),
+        click.option(
+            "--until",
+            metavar="TIME",
+            callback=moment_of_scenario,
+            help="Start at this time of the scenario: 90, 90s, 5m, 2h.",
+        ),
+        click.option(
+            "--address",
+            metavar="HOST:PORT",
+            help="The Ray cluster; else STEAD_ADDRESS, RAY_ADDRESS, or the only Ray cluster on this machine.",
+        ),
+        *kube_options(),
+        namespace_options()[0],
+    ]
+    return _choosing(command, options)
+
+
+def _cluster_options() -> list[Callable[[Any], Any]]:
+    text = (
+        "A Ray cluster (HOST:PORT), a service (http://HOST:PORT), or the name of a saved service (`stead context`); "
+        "else STEAD_ADDRESS, the default saved service, RAY_ADDRESS, or the only Ray cluster on this machine. "
+        "Attaching to Ray takes 2 to 3 s; a service answers at once."
+    )
+    return [
+        click.option("--address", metavar="ADDRESS", help=text, shell_complete=saved_names),
+        *kube_options(),
+    ]
+
+
+def _choosing(command: Command, options: Sequence[Callable[[Any], Any]]) -> Command:
+    @wraps(command)
+    def call(
+        *,
+        address: str | None = None,
+        scenario: str | None = None,
+        until: float | None = None,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        namespace: str | None = None,
+        all_namespaces: bool | None = None,
+        **given: Any,
+    ) -> Any:
+        kube = KubeOptions(context, kubeconfig, namespace, bool(all_namespaces), all_namespaces is None)
+        return command(where=Where(address, scenario, until, kube), **given)
+
     found: Callable[..., Any] = call
     for option in reversed(options):
         found = option(found)
@@ -79,13 +168,17 @@ def asked(command: Command) -> Command:
 
 
 @contextmanager
-def reached(what: str, where: Where | str | None) -> Iterator[Desk]:
+def reached(what: str, where: Where) -> Iterator[Desk]:
     """The desk of the cluster at an address or of a scenario, inside a `with` block."""
-    if isinstance(where, Where) and where.scenario is not None:
+    if where.scenario is not None:
         with simulated(where.scenario, where.until) as desk:
             yield desk
         return
-    to = destination(where.address if isinstance(where, Where) else where)
+    if where.is_kubernetes:
+        with kubernetes_desk(what, where.kube) as desk:
+            yield desk
+        return
+    to = destination(where.address)
     if to.is_service:
         yield service(to)
         return

@@ -70,7 +70,8 @@ def description_text(found: Description, names: Names) -> str:
             facts, parts = _work_facts(work, names), _work_parts(found, names)
     age = "" if found.age is None else f"{duration_text(found.age)}, since {moment_text(found.since or 0.0)}"
     first = [(found.kind.capitalize(), found.name or found.id), ("Id", found.id if found.name else "")]
-    lines = [*first, ("State", found.state), ("Age", age), *facts]
+    state = getattr(found.subject, "state_title", found.state)
+    lines = [*first, ("State", state), ("Age", age), *facts]
     head = [f"{title + ':':<11}{text}" for title, text in lines if text]
     texts = [f"{title}:\n" + "\n".join(f"  {line}" for line in body) for title, body in parts if body]
     return printable("\n".join([*head, *texts]), keep="\n")
@@ -176,4 +177,4 @@ def _row(view: WorkView, node: str) -> str:
     many = f" ({view.count})" if view.count > 1 else ""
     called = f"{view.name} ({short_id(view.id)})" if view.name else short_id(view.id)
     place = f" on {node}" if node else ""
-    return f"{called}{many}: {view.state}{place}, {amounts_text(view.resources)}"
+    return f"{called}{many}: {view.state_title}{place}, {amounts_text(view.resources)}"

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stead.commands.arguments import all_nodes
+from stead.language.arguments import kubectl_spelling
 from stead.language.times import moment_text
 from stead.text import Titles, printable, short_id, with_names
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from stead.engine.explain.events import Event
     from stead.operate.desk import Desk
+    from stead.operate.views import Summary
 from stead.operate.views import NodeView
 
 
@@ -32,19 +34,30 @@ class Names:
 
     @cached_property
     def work(self) -> Mapping[str, str]:
-        """The names of work and groups, by id; in a large cluster only those listed first."""
+        """The names of work and groups, by id; in a large cluster only those listed first. Pods keep their ids,
+        which have the namespace."""
         from stead.operate.snapshot import PAGE_MAX, Query
 
         pages = self._desk.groups(Query(limit=PAGE_MAX)), self._desk.work(Query(limit=PAGE_MAX))
-        return {view.id: view.name for page in pages for view in page.items if view.name}
+        return {
+            view.id: view.name
+            for page in pages
+            for view in page.items
+            if view.name and not view.id.endswith(f"/{view.name}")
+        }
 
     def now(self) -> float:
         """The cluster's current time."""
-        return self._at
+        return self._summary.at
 
     @cached_property
-    def _at(self) -> float:
-        return self._desk.summary().at
+    def _summary(self) -> Summary:
+        return self._desk.summary()
+
+    @property
+    def are_pods(self) -> bool:
+        """Whether the work is pods."""
+        return self._summary.kind == "kubernetes"
 
     def node(self, id: str) -> str:
         return (self.nodes.get(id) or short_id(id)) if id else ""
@@ -57,7 +70,12 @@ class Names:
 
     def text(self, text: str) -> str:
         """Text with names in place of node ids, and without terminal control characters."""
-        return with_names(printable(text, keep="\n"), self.node)
+        return self.spelled(with_names(printable(text, keep="\n"), self.node))
+
+    def spelled(self, text: str) -> str:
+        """Text with effects of taints as the cluster spells them."""
+        found = kubectl_spelling(text)
+        return found if found != text and self.are_pods else text
 
     def event(self, event: Event) -> str:
         """``2026-01-31 12:00:00  tainted   gpu-1: gpu_node=true``, in UTC."""

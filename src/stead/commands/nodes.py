@@ -134,7 +134,7 @@ def taint(
     selector: str | None,
     dry_run: bool,
     form: str,
-    address: str | None,
+    where: Where,
 ) -> int:
     """Set and remove taints. New work is scheduled on the node only if it tolerates its taints.
 
@@ -167,7 +167,7 @@ def taint(
         overwrite=overwrite or not kubectl,
     )
     change.check()
-    with reached("taint", address) as desk:
+    with reached("taint", where) as desk:
         views = targets.on(desk)
         gone = {view.id: [each for each in view.taints if any(c.matches(each) for c in removals)] for view in views}
         made = [replace(change, node=view.id) for view in views]
@@ -204,7 +204,7 @@ def label(
     selector: str | None,
     dry_run: bool,
     form: str,
-    address: str | None,
+    where: Where,
 ) -> int:
     """Set and remove labels. They override those that the node was started with; pending work is tried again.
 
@@ -228,7 +228,7 @@ def label(
         overwrite=overwrite or not kubectl,
     )
     change.check()
-    with reached("label", address) as desk:
+    with reached("label", where) as desk:
         views = targets.on(desk)
         made = [replace(change, node=view.id) for view in views]
         wanted = [f"{key}={value}" for key, value in changes.labels.items()]
@@ -262,7 +262,7 @@ def drain(
     selector: str | None,
     dry_run: bool,
     form: str,
-    address: str | None,
+    where: Where,
 ) -> int:
     """Stop scheduling new work on each NODE (an id, the beginning of one, an address or a name) until `stead uncordon`.
 
@@ -281,7 +281,7 @@ def drain(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits the wait; give --wait too")
     named = targets([Target(name, everyone=everyone) for name in names], selector)
-    with reached("drain", address) as desk:
+    with reached("drain", where) as desk:
         views = named.on(desk)
         made = [NodeChange(view.id, draining=True, evict=evict, rate=rate) for view in views]
         result = Result("takes no new work" + (", and running work is evicted" if evict else ""))
@@ -316,7 +316,7 @@ class Waiting:
 @_dry_run
 @addressed
 def uncordon(
-    names: tuple[str, ...], everyone: bool, selector: str | None, dry_run: bool, form: str, address: str | None
+    names: tuple[str, ...], everyone: bool, selector: str | None, dry_run: bool, form: str, where: Where
 ) -> int:
     """Schedule work on each NODE (an id, the beginning of one, an address or a name) again.
 
@@ -328,7 +328,7 @@ def uncordon(
     from stead.operate.changes import NodeChange
 
     named = targets([Target(name, everyone=everyone) for name in names], selector)
-    with reached("uncordon", address) as desk:
+    with reached("uncordon", where) as desk:
         views = named.on(desk)
         made = [NodeChange(view.id, draining=False) for view in views]
         return _carry_out(desk, made, views, named.given_name, lambda _: Result("takes work again"), dry_run, form)
@@ -387,7 +387,7 @@ def _listing(desk: Desk, query: Query, names: Sequence[str], order: str | None, 
         return Page(tuple(found), len(found))
 
     called: dict[str, str] = {}
-    listing = node_listing(Names(desk).now, lambda view: called[view.id])
+    listing = node_listing(Names(desk), lambda view: called[view.id])
     page = listing.page(fetch, query, order)
     if form == "name":
         called.update(for_scripts(all_nodes(desk)))
@@ -422,7 +422,7 @@ def _carry_out(
         result = carried_json(carried)
         lines += unconfirmed_text(carried)
     if not for_scripts(form):
-        click.echo(printable("\n".join(lines), keep="\n"))
+        click.echo(printable(Names(desk).spelled("\n".join(lines)), keep="\n"))
     left = waiting.for_all(desk, views, form) if waiting is not None else {}
     if left:
         result["left"] = left[views[0].id] if len(views) == 1 else left

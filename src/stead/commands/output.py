@@ -238,7 +238,10 @@ def parsed_spec(path: str, known: Sequence[str] = SPEC_FIELDS) -> dict[str, Any]
 
     text = read_text(path)
     try:
-        return Section(load_yaml(text), "", known).fields
+        loaded = load_yaml(text)
+        if known is SPEC_FIELDS and isinstance(loaded, Mapping) and "apiVersion" in loaded:  # manifests are work
+            return {"work": loaded.get("items") or [] if loaded.get("kind") in ("List", "PodList") else [loaded]}
+        return Section(loaded, "", known).fields
     except Invalid as error:
         raise Invalid(f"{path}: {error}") from None
 

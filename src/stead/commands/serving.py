@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stead.commands.arguments import duration, moment_of_scenario
-from stead.commands.connecting import attached
+from stead.commands.arguments import duration
+from stead.commands.connecting import Where, attached, served
 from stead.commands.destinations import ADDRESS, named
+from stead.commands.kubernetes import kubernetes_desk
 from stead.commands.output import columns, formatted, structured
 from stead.errors import Invalid, Unsupported
 
@@ -67,10 +68,6 @@ WEBHOOK_SECRET = "STEAD_WEBHOOK_SECRET"
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="A host name that clients may use.")
 @click.option("--tls-cert", "certificate", metavar="FILE", help="Serve https:// with this certificate (PEM).")
 @click.option("--tls-key", "key", metavar="FILE", help="The private key of the certificate (PEM).")
-@click.option("--scenario", metavar="FILE", help="Serve a simulation of this scenario instead of a cluster.")
-@click.option(
-    "--until", metavar="TIME", callback=moment_of_scenario, help="Start at this time of the scenario: 90, 90s, 5m, 2h."
-)
 @click.option("--speed", type=click.FloatRange(0, 1_000_000), default=1.0, help="Playback speed; 0 pauses the clock.")
 @click.option("--title", metavar="TEXT", help="The cluster's title in pages and /status.")
 @click.option("--webhook", "hook", metavar="URL", help="Send a message to this URL when work is pending for too long.")
@@ -83,28 +80,24 @@ WEBHOOK_SECRET = "STEAD_WEBHOOK_SECRET"
 )
 @click.option("--webhook-secret-file", "secret", metavar="FILE", help=f"Secret to sign with; else {WEBHOOK_SECRET}.")
 @click.option("--quiet", is_flag=True, help="Do not log requests.")
-@click.option(
-    "--address",
-    metavar="HOST:PORT",
-    help="The Ray cluster; else STEAD_ADDRESS, RAY_ADDRESS, or the only Ray cluster on this machine.",
-)
+@served
 def serve(
     host: str,
     port: int,
     allowed: tuple[str, ...],
     certificate: str | None,
     key: str | None,
-    scenario: str | None,
-    until: float | None,
     speed: float,
     title: str | None,
     hook: str | None,
     pending_s: float | None,
     secret: str | None,
     quiet: bool,
-    address: str | None,
+    where: Where,
 ) -> int:
-    """Serve the REST API and the web pages of a Ray cluster (or of a simulation) until Ctrl-C.
+    """Serve the REST API and the web pages of a Ray cluster, a Kubernetes cluster or a simulation, until Ctrl-C.
+
+    On a Kubernetes cluster, the service has the rights of your user, and passes them on to everybody with a token.
 
     On loopback, reading needs no token and changes need one. On any other address everything needs a token, and you
     must create one before it starts (`stead token`).
@@ -113,16 +106,13 @@ def serve(
     Examples:
       stead serve
       stead serve --address 10.0.0.1:6379 --port 8080
+      stead serve --context staging
       stead serve --scenario scenarios/demo.yaml
       stead serve --host 0.0.0.0 --allow-host stead.example.com --tls-cert cert.pem --tls-key key.pem
       stead serve --title "Training" --webhook https://hooks.example.com/stead --webhook-pending 30m
     """
-    if scenario is None and until is not None:
-        raise click.UsageError("--until needs a scenario; give --scenario FILE too")
-    if scenario is not None and address is not None:
-        raise click.UsageError("give --scenario or --address, not both")
-    if address is not None and named(address).is_service:
-        raise click.UsageError(f"{address} is a service; --address must be a Ray cluster, HOST:PORT")
+    if where.address is not None and named(where.address).is_service:
+        raise click.UsageError(f"{where.address} is a service; --address must be a Ray cluster, HOST:PORT")
     if (certificate is None) is not (key is None):
         raise click.UsageError("TLS needs a certificate and its key, for example --tls-cert cert.pem --tls-key key.pem")
     if hook is None and (pending_s is not None or secret is not None):
@@ -139,9 +129,9 @@ def serve(
     is_open = is_loopback(host)
     if not is_open:
         _require_token(host, keys)
-    with _listening(host, port) as listening, _desk(scenario, until, speed, address) as desk:
+    with _listening(host, port) as listening, _desk(where, speed) as desk:
         keys.operator_token()  # created now, so that commands find it
-        history = _history(desk, is_kept=scenario is None)
+        history = _history(desk, is_kept=where.scenario is None)
         desk = desk if title is None else titled(desk, title)
         names = [name.lower() for name in allowed] + ([host.lower()] if host not in WILDCARDS else [])
         webhook = Webhook(desk, receiver, pending_s or WEBHOOK_PENDING_S) if receiver else None
@@ -220,10 +210,14 @@ def _in_words(error: Exception, host: str, port: int) -> str:
 
 
 @contextmanager
-def _desk(scenario: str | None, until: float | None, speed: float, address: str | None) -> Iterator[Desk]:
+def _desk(where: Where, speed: float) -> Iterator[Desk]:
     """The desk of a cluster, or of a simulation whose files are deleted afterwards."""
-    if scenario is None:
-        chosen = address or os.environ.get(ADDRESS) or None
+    if where.is_kubernetes:
+        with kubernetes_desk("serve", where.kube, is_served=True) as desk:
+            yield desk
+        return
+    if where.scenario is None:
+        chosen = where.address or os.environ.get(ADDRESS) or None
         if chosen is not None and named(chosen).is_service:
             raise Invalid(f"{ADDRESS} is {chosen}, a service; choose the Ray cluster to serve: --address HOST:PORT")
         with attached("serve", chosen):
@@ -235,11 +229,11 @@ def _desk(scenario: str | None, until: float | None, speed: float, address: str 
     from stead.sim.scenario import load
 
     with tempfile.TemporaryDirectory(prefix="stead-serve-") as folder:
-        desk = SimDesk(load(scenario), Path(folder), until, speed)
+        simulated = SimDesk(load(where.scenario), Path(folder), where.until, speed)
         try:
-            yield desk
+            yield simulated
         finally:
-            desk.close()
+            simulated.close()
 
 
 def _history(desk: Desk, is_kept: bool) -> History:

@@ -49,13 +49,16 @@ def _newest_last(since: float | None) -> float | None:
 # -- nodes
 
 
-def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]:
+def node_listing(names: Names, name: Callable[[NodeView], str]) -> Listing[NodeView]:
     from stead.operate.views import node_json
+
+    def taints(view: NodeView) -> str:
+        return names.spelled(", ".join([*taint_texts(view, names.now()), *["draining"] * view.draining]))
 
     return Listing(
         (
             Column("NODE", lambda view: view.id, short_id),
-            Column("NAME", lambda view: view.name),
+            Column("NAME", lambda view: "" if view.name == view.id else view.name),
             Column("IP", lambda view: view.ip),
             _free("CPU"),
             _free("GPU"),
@@ -63,7 +66,7 @@ def node_listing(now: Now, name: Callable[[NodeView], str]) -> Listing[NodeView]
             Column("OTHER", _others, wide=True),
             Column("RUNS", lambda view: str(view.runs), none_if_zero, key=lambda view: view.runs),
             Column("LABELS", lambda view: pairs(shown_labels(view))),
-            Column("TAINTS", lambda view: ", ".join([*taint_texts(view, now()), *["draining"] * view.draining])),
+            Column("TAINTS", taints),
         ),
         name,
         node_json,
@@ -91,22 +94,27 @@ def _others(view: NodeView) -> str:
 # -- work and groups
 
 
-def work_listing(names: Names, now: Now) -> Listing[WorkView]:
+def work_listing(names: Names, now: Now, namespaces: bool = True) -> Listing[WorkView]:
+    """Pods are listed as kubectl lists them; of several namespaces, with a column for them."""
     from stead.operate.views import work_json
 
+    are_pods = names.are_pods
+    is_shown = are_pods and namespaces
+    namespace: Column[WorkView] = Column("NAMESPACE", lambda view: view.namespace, wide=not is_shown)
     return Listing(
         (
-            Column("ID", lambda view: view.id, short_id),
-            Column("KIND", lambda view: view.kind),
+            *([namespace] if are_pods else []),
+            Column("ID", lambda view: view.id, short_id, wide=are_pods),
+            Column("KIND", lambda view: view.kind, wide=are_pods),
             Column("NAME", lambda view: view.name),
-            Column("STATE", lambda view: view.state),
+            Column("STATE", lambda view: view.state_title),
             Column("NODE", lambda view: names.node(view.node)),
             Column("COUNT", lambda view: str(view.count), _none_if_one, key=lambda view: view.count),
             Column("ASKS FOR", lambda view: amounts_text(view.resources)),
             Column("RULES", lambda view: names.text("; ".join(view.rules)), cut),
             Column("OWNER", lambda view: view.owner_title, wide=True),
             Column("GROUP", lambda view: view.group, wide=True),
-            Column("NAMESPACE", lambda view: view.namespace, wide=True),
+            *([] if are_pods else [namespace]),
             Column("LABELS", lambda view: pairs(view.labels), wide=True),
             Column("AGE", lambda view: _age(now, view.since), key=lambda view: _newest_last(view.since)),
         ),
@@ -178,7 +186,7 @@ def entry_listing(names: Names) -> Listing[Entry]:
             Column("NODE", lambda entry: changed_nodes(entry, names)),
             Column("ID", lambda entry: ", ".join(entry.states), wide=True),
             Column("ACTION", lambda entry: entry.action),
-            Column("CHANGES", lambda entry: entry.changes),
+            Column("CHANGES", lambda entry: names.spelled(entry.changes)),
             Column("REQUEST", lambda entry: entry.request, wide=True),
         ),
         lambda entry: str(entry.number),

@@ -33,7 +33,7 @@ from stead.text import first_few, plural, printable, short_id
 if TYPE_CHECKING:
     from stead.commands.naming import Names
     from stead.operate.desk import Desk
-    from stead.operate.what_if import Difference, Fate
+    from stead.operate.what_if import Difference, Fate, Stays
 
 NEW = "new"
 SHOWN_MAX = 20
@@ -174,7 +174,9 @@ def _apply(desk: Desk, document: Mapping[str, Any], agreed: bool, form: str) -> 
     carried = desk.change(changes, author())
     if not structured(form, {**carried_json(carried), "difference": dict(difference_json(found))}):
         nodes = printable(first_few(view.title for view in carried.nodes))
-        done = f"Changed {nodes}: {carried.entry.changes}. Undo it with: stead undo {carried.entry.number}"
+        done = (
+            f"Changed {nodes}: {names.spelled(carried.entry.changes)}. Undo it with: stead undo {carried.entry.number}"
+        )
         click.echo("\n".join(["", printable(done), *unconfirmed_text(carried)]))
     return 0
 
@@ -351,8 +353,9 @@ def _side_by_side(found: Difference, names: Names, kinds: Sequence[str]) -> str:
     return "\n".join([columns(rows, whole=True), "", *legend])
 
 
-def _who(fate: Fate) -> str:
-    name = f" ({fate.name})" if fate.name else ""
+def _who(fate: Fate | Stays) -> str:
+    """The ids, and their name unless they end with it, as those of pods do."""
+    name = f" ({fate.name})" if fate.name and not fate.ids[0].endswith(f"/{fate.name}") else ""
     return f"{first_few(map(short_id, fate.ids), 3)}{name}"
 
 
@@ -374,12 +377,11 @@ def _reasons(found: Difference, names: Names, kinds: Sequence[str]) -> str:
 def _staying(found: Difference, names: Names) -> str:
     lines = []
     for each in found.stays[:SHOWN_MAX]:
-        who = f"{first_few(map(short_id, each.ids), 3)}{f' ({each.name})' if each.name else ''}"
         verb = "keeps" if len(each.ids) == 1 else "keep"
         it = "it" if len(each.ids) == 1 else "them"
         others = f"{plural(each.nodes, 'other node')} could take {it}" if each.nodes else f"no node could take {it}"
         lines.append(
-            f"{who} {verb} running on {_place(each.node, names)}, but could not be placed there again; {others}."
+            f"{_who(each)} {verb} running on {_place(each.node, names)}, but could not be placed there again; {others}."
         )
     if len(found.stays) > SHOWN_MAX:
         lines.append(f"... and {len(found.stays) - SHOWN_MAX} more like this; use -o json to see all.")

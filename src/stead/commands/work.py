@@ -76,7 +76,7 @@ def work(
 
         def show() -> str:
             names = Names(desk)
-            listing = work_listing(names, names.now)
+            listing = work_listing(names, names.now, where.shows_namespaces)
             return page_text(listing, listing.page(desk.work, query, order), form, detail, "no work")
 
         watching(watch, show)
@@ -135,7 +135,7 @@ def status(watch: bool, form: str, where: Where) -> int:
     """
     from stead.operate.views import summary_json
 
-    with reached("status", where) as desk:
+    with reached("status", where.of_everything) as desk:
 
         def show() -> str:
             return written(form, summary_json(desk.summary())) if for_scripts(form) else _status(desk)

@@ -52,6 +52,7 @@ class Metadata(msgspec.Struct, rename="camel", gc=False):
     labels: msgspec.Raw = _NULL
     annotations: msgspec.Raw = _NULL
     owner_references: msgspec.Raw = _NULL
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     resource_version: str = ""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from calendar import timegm
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stead.engine.decisions import (
@@ -100,8 +100,8 @@ class Reported(NamedTuple):
 class KubeCluster:
     """The facts of one Kubernetes cluster. Pods of the schedulers `names` are placed, all others only counted."""
 
-    def __init__(self, writes: Writes, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+    def __init__(self, writes: Writes, names: Collection[str]) -> None:
+        self.names = names
         self.writes = writes
         self.pods: dict[PodKey, Pod] = {}
         """The last version of every pod that is not finished."""

@@ -109,7 +109,7 @@ def _lines(scheduler: Scheduler) -> Iterator[str]:
     for queue, count in cluster.queues().items():
         yield f'scheduler_pending_pods{{queue="{queue}"}} {count}'
     yield from _head("scheduler_schedule_attempts_total", "counter", "Attempts to schedule pods, by result.")
-    profile = cluster.names[0]
+    profile = next(iter(cluster.names))
     for result, count in metrics.attempts.items():
         yield f'scheduler_schedule_attempts_total{{profile="{profile}",result="{result}"}} {count}'
     name = "scheduler_scheduling_attempt_duration_seconds"

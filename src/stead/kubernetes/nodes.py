@@ -24,7 +24,7 @@ def node_of(node: Fields) -> Node:
     name = metadata.get("name")
     if not isinstance(name, str) or not name:
         raise Invalid(f"a node must have a name such as 'node-1' under metadata.name, not {name!r}")
-    taints = [_taint(taint) for taint in parts_in(spec, "taints")]
+    taints = [taint_of(taint) for taint in parts_in(spec, "taints")]
     if spec.get("unschedulable"):
         taints.append(UNSCHEDULABLE)
     capacity = Resources(rounded(amounts_of(fields_in(status, "allocatable"), most=CAPACITY_MAX)))
@@ -39,5 +39,6 @@ def node_images_of(status: Fields) -> tuple[tuple[str, int], ...]:
     return tuple({name: size for image, size in images for name in items_in(image, "names")}.items())
 
 
-def _taint(taint: Fields) -> Taint:
+def taint_of(taint: Fields) -> Taint:
+    """Convert a taint of `spec.taints`."""
     return Taint(taint.get("key") or "", taint.get("value") or "", effect_of(taint.get("effect"), "a taint"))

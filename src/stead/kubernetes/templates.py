@@ -70,6 +70,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     ask: Ask | None
     problem: Problem | None
     template: Template
+    created: str = ""
+    """When it was created, as the API server writes it."""
 
     @property
     def gang(self) -> Membership | None:
@@ -206,7 +208,7 @@ class Templates:
         templates_max: int = TEMPLATES_MAX,
         has_solver: bool = True,
     ) -> None:
-        self._scheduler_names = frozenset(scheduler_names)
+        self._scheduler_names = scheduler_names
         self._policy = policy
         self._has_solver = has_solver
         self._default_spreads = default_spreads
@@ -252,6 +254,10 @@ class Templates:
         if ask == pod.ask and translation.problem == pod.problem:
             return pod
         return msgspec.structs.replace(pod, ask=ask, problem=translation.problem)
+
+    def lenient(self, pod: Pod) -> Ask | None:
+        """The ask of a pod without the parts that do not parse or are not supported; None if nothing is left."""
+        return self._translation(pod.template, lenient=True).named(pod.key)
 
     # -- reading
 
@@ -317,6 +323,7 @@ class Templates:
             translation.named(key),
             translation.problem,
             template,
+            metadata.creation_timestamp or "",
         )
 
     def _is_lenient(self, node_name: str, scheduler_name: str) -> bool:

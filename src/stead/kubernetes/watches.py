@@ -116,6 +116,7 @@ class Watches:
         self._changed = changed
         self._owners: dict[OwnerKind, dict[tuple[str, str], object]] = {kind: {} for kind in OWNERS}
         self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._left_out: list[Watched[Any]] = []
         self.nodes_refused: dict[str, str] = {}
         """Nodes that cannot be used, because a part of them does not parse, with the sentence that says which."""
 
@@ -165,8 +166,18 @@ class Watches:
         )
 
     @property
+    def stages(self) -> list[list[Watched[Any]]]:
+        """What a translation depends on comes before what is translated."""
+        stages = [self._context, [self.nodes, self.budgets, *self.gang_sizes], [self.pods]]
+        return [[each for each in stage if each not in self._left_out] for stage in stages]
+
+    @property
     def all(self) -> list[Watched[Any]]:
-        return [*self._context, self.nodes, self.budgets, *self.gang_sizes, self.pods]
+        return [each for stage in self.stages for each in stage]
+
+    def leave_out(self, watched: Watched[Any]) -> None:
+        """Go on without this resource."""
+        self._left_out.append(watched)
 
     @property
     def are_synced(self) -> bool:
@@ -176,7 +187,7 @@ class Watches:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for stage in (self._context, [self.nodes, self.budgets, *self.gang_sizes], [self.pods]):
+            for stage in self.stages:
                 for each in stage:
                     tasks.create_task(each.run(), name=f"watch {each.path}")
                 await asyncio.gather(*(_synced(each) for each in stage))

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
-from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
+from stead.engine.explain.explanations import Explanation
+from stead.engine.explain.smallest_change import Change, Drop, Edit, Tolerate, Widen
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
 from stead.language.asks import Affinity, Ask, AskId, Group, GroupId, HostPort, Spread
@@ -59,13 +60,18 @@ def _reason(refusal: PluginRefusal) -> str:
     return f"Insufficient {'cpu' if refusal.resource == CPU else refusal.resource}"
 
 
-def why_pending(engine: Engine, ask: Ask) -> str:
+def why_pending(engine: Engine, ask: Ask, explanation: Explanation | None = None) -> str:
     """The message of a FailedScheduling event."""
     message = fit_error(len(engine.nodes), engine.refusals_by_plugin(ask))
-    explanation = engine.explain(ask)
+    explanation = explanation or engine.explain(ask)
     if explanation.change is None or len(explanation.change.edits) > EDITS_MAX:
         return message
-    return f"{message} {wording.change(explanation.change, names=explanation.names, say=_edit)}"
+    return f"{message} {change_text(explanation.change, explanation.names)}"
+
+
+def change_text(change: Change, names: wording.Names) -> str:
+    """``Tolerating nvidia.com/gpu=present would be enough (1 node).``"""
+    return wording.change(change, names=names, say=_edit)
 
 
 def why_gang_pending(engine: Engine, gang: GroupId) -> str:

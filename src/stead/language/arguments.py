@@ -220,6 +220,14 @@ def effect_text(effect: Effect) -> str:
     return "".join(word.capitalize() for word in effect.split("-"))
 
 
+def kubectl_spelling(text: str) -> str:
+    """A text with all effects in kubectl's spelling: ``team=blue:no-execute`` becomes ``team=blue:NoExecute``."""
+    return _EFFECT.sub(lambda found: f":{effect_text(Effect(found[1]))}", text)
+
+
+_EFFECT = re.compile(rf":({'|'.join(effect.value for effect in Effect)})\b")
+
+
 def _text(what: str, text: object, good: str) -> str:
     if not isinstance(text, str):
         raise Invalid(f"{what} must be given as text such as {good}, not {text!r}")

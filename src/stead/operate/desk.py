@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from stead.engine.engine import Engine
@@ -141,6 +142,14 @@ class Answering:
         """Refuse what cannot be done; a cluster adds its own checks."""
         change.check_on(node)
 
+    def read(self, written: Any, snapshot: Snapshot) -> list[Fact]:
+        """The changes and the work in a document; a cluster may read more forms of work."""
+        return read_changes(written, snapshot)
+
+    def as_carried_out(self, changes: Sequence[Fact], snapshot: Snapshot) -> Sequence[Fact]:
+        """What changes of nodes do in this kind of cluster."""
+        return changes
+
     def summary(self) -> Summary:
         return self.snapshot().summary
 
@@ -181,7 +190,7 @@ class Answering:
 
     def what_if(self, written: Any) -> Difference:
         snapshot = self.snapshot()
-        return what_if(snapshot, read_changes(written, snapshot))
+        return what_if(snapshot, self.as_carried_out(self.read(written, snapshot), snapshot))
 
     def blast(self, *changes: NodeChange) -> Difference:
         snapshot = self.snapshot()
@@ -190,7 +199,7 @@ class Answering:
             node = snapshot.find(change.node)
             self.check(change, node)
             found += change.facts(node, snapshot.engine.now)
-        return what_if(snapshot, found)
+        return what_if(snapshot, self.as_carried_out(found, snapshot))
 
     def plan(self, written: Any | None = None) -> PlanView:
         return planned(self.snapshot(), written)
@@ -205,7 +214,7 @@ class Answering:
         """The work in a spec."""
         if isinstance(written, Mapping) and "changes" in written:
             raise Invalid("a spec of work has no changes; good fields are work and groups")
-        facts = read_changes(written, snapshot)
+        facts = self.read(written, snapshot)
         found: list[Ask | Group] = [fact.ask for fact in facts if isinstance(fact, AskSubmitted)]
         found += [fact.group for fact in facts if isinstance(fact, GroupSubmitted)]
         if not found:
@@ -218,9 +227,14 @@ class Answering:
 class LocalDesk(Answering):
     """The desk of a cluster whose engine is in this process."""
 
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
+    def __init__(self, audit: Audit | Callable[[], Audit]) -> None:
+        """An audit that is opened by a function is opened when it is first used."""
+        self._given_audit = audit
         self._changing = threading.Lock()  # one change at a time, so that before and after belong together
+
+    @cached_property
+    def _audit(self) -> Audit:
+        return self._given_audit if isinstance(self._given_audit, Audit) else self._given_audit()
 
     # -- what each cluster implements
 

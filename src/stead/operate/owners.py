@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from stead.operate.rows import KnownOwner, Rows
 from stead.operate.views import OwnerView
 
-UNKNOWN = KnownOwner()
+UNKNOWN = KnownOwner(kind="owner")
 
 
 class _Sums:
@@ -48,7 +48,7 @@ def _view(id: str, sums: _Sums, owners: Mapping[str, KnownOwner]) -> OwnerView:
     known = owners.get(id, UNKNOWN)
     return OwnerView(
         id,
-        "job" if id in owners else "owner",
+        known.kind,
         known.name,
         known.state,
         known.since,

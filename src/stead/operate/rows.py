@@ -42,6 +42,7 @@ class KnownOwner:
     name: str = ""
     state: str = ""  # running or ended
     since: float | None = None
+    kind: str = "job"
 
 
 UNKNOWN = Known()

@@ -319,9 +319,13 @@ class Snapshot:
             self._explained[shape] = self.explain(id)
         return replace(self._explained[shape], id=id)
 
+    def explained_by(self, engine: Engine, what: str | Ask | Group) -> Explanation:
+        """The explanation of an engine, in the words of this kind of cluster."""
+        return engine.explain(what)
+
     def explain(self, what: str | Ask | Group) -> Explanation:
         """The engine's explanation; for work that fits nowhere, also which of its names may be misspelt."""
-        found = self.engine.explain(what)
+        found = self.explained_by(self.engine, what)
         if found.fits or found.chosen is not None:
             return found
         return replace(found, hints=hints(self, self.engine.item(what) if isinstance(what, str) else what))

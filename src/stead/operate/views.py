@@ -98,6 +98,15 @@ class WorkView:
         """The display name of its owner."""
         return self.owner_name or self.owner
 
+    @property
+    def state_title(self) -> str:
+        """Its state in the words of its cluster."""
+        return POD_STATES.get(self.state, self.state) if self.kind == "pod" else self.state
+
+
+POD_STATES = {"waiting": "Pending", "running": "Running"}
+"""The states of pods, as Kubernetes calls them."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
@@ -317,7 +326,7 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
         "change": None
         if found.change is None
         else {
-            "text": wording.change(found.change, names=found.names),
+            "text": found.change_text,
             "edits": [edit_json(edit, found.names) for edit in found.change.edits],
         },
         "chosen": None if found.chosen is None else asdict(found.chosen),

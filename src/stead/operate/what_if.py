@@ -273,7 +273,7 @@ def _fate(
     why = ""
     if not after:
         try:
-            why = str(then.explain(group_of.get(ids[0], ids[0])))
+            why = str(snapshot.explained_by(then, group_of.get(ids[0], ids[0])))
         except Invalid:
             why = "every node that it may use is gone"
     return Fate(tuple(ids), snapshot.of(ids[0]).name, before, after, why)

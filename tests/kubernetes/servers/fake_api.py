@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.kubernetes.servers.fake_patches import apply_patch
 from tests.kubernetes.servers.fake_resources import (
+    BUDGETS,
     BY_PLACE,
     NAMESPACES,
     PODS,
@@ -156,6 +157,8 @@ class Api:
         match request.method, place.name, place.subresource:
             case "POST", _, "binding":
                 return self._bind(place, request)
+            case "POST", str(), "eviction":
+                return self._evict(place, request)
             case "POST", None, None:
                 version = self.create(place.resource, place.namespace, _object(request, place.resource))
                 return Answer(201, version.encoded)
@@ -348,6 +351,26 @@ class Api:
             raise conflict("pods/binding", "", name, f"pod {name} is already assigned to node {quoted(node)}")
         if pod["spec"].get("schedulingGates"):
             raise conflict("pods/binding", "", name, f"pod {name} has non-empty .spec.schedulingGates")
+
+    def _evict(self, place: Place, request: Request) -> Answer:
+        """Delete a pod if a budget that selects it allows that; pods that do not run yet need no budget's consent."""
+        eviction = _decoded(request.body)
+        if eviction.get("apiVersion") not in {"policy/v1", "policy/v1beta1"}:
+            raise bad_request(f"no kind Eviction is registered for version {quoted(str(eviction.get('apiVersion')))}")
+        pod = self._existing(place)
+        metadata, runs = pod.obj["metadata"], pod.obj["status"].get("phase") == "Running"
+        for budget in self._store.selected(Selection(BUDGETS, place.namespace)) if runs else ():
+            wanted = (budget.obj["spec"].get("selector") or {}).get("matchLabels") or {}
+            if not wanted.items() <= (metadata.get("labels") or {}).items():
+                continue
+            allowed = (budget.obj.get("status") or {}).get("disruptionsAllowed", 0)
+            if allowed < 1:
+                raise Failure(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+            less = {**budget.obj, "status": {**budget.obj["status"], "disruptionsAllowed": allowed - 1}}
+            self._store.put(BUDGETS, budget.key, less)
+        options = eviction.get("deleteOptions") or {}
+        self._remove(place, pod, _grace(options, request.query), options.get("preconditions") or {})
+        return Answer(201, encoded(success({})))
 
     def _delete(self, place: Place, request: Request) -> Answer:
         version = self._existing(place)

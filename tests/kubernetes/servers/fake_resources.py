@@ -69,7 +69,7 @@ RESOURCES = (
         "v1",
         "Pod",
         "pods",
-        subresources=frozenset({"status", "binding"}),
+        subresources=frozenset({"status", "binding", "eviction"}),
         fields=(*METADATA_FIELDS, *POD_FIELDS),
         returns_deleted=True,
     ),
@@ -90,6 +90,7 @@ RESOURCES = (
 BY_PLACE = {(resource.api_version, resource.plural): resource for resource in RESOURCES}
 PODS = BY_PLACE["v1", "pods"]
 NAMESPACES = BY_PLACE["v1", "namespaces"]
+BUDGETS = BY_PLACE["policy/v1", "poddisruptionbudgets"]
 PRIORITY_CLASSES = BY_PLACE["scheduling.k8s.io/v1", "priorityclasses"]
 
 SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}

@@ -117,6 +117,11 @@ class Explanation:
         found = {(n, each.reason) for n, verdict in enumerate(self.verdicts) for each in verdict.refusals if each.nodes}
         return frozenset(found).union(*(member.causes for member in self.members))
 
+    @property
+    def change_text(self) -> str:
+        """The smallest change in one sentence; "" if there is none."""
+        return "" if self.change is None else wording.change(self.change, names=self.names)
+
     def __str__(self) -> str:
         return wording.explanation(self)
 

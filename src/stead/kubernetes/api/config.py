@@ -97,6 +97,8 @@ class ApiConfig:
     credentials: Credentials = field(default_factory=Credentials)
     namespace: str = "default"
     user_agent: str = "stead"
+    title: str = ""
+    """The name of the context in the kubeconfig file."""
 
     @property
     def address(self) -> str:
@@ -238,6 +240,7 @@ def _from_kubeconfig(paths: str, context: str | None) -> ApiConfig:
         credentials=credentials,
         namespace=loader.current_context["context"].get("namespace") or "default",
         user_agent=_user_agent(),
+        title=str(loader.current_context["name"]),
     )
 
 

@@ -45,6 +45,10 @@ TIMEOUT_S = 30.0
 """The default time limit of a request, including the wait for a connection."""
 
 
+CLOSE_S = 1.0
+"""How long `close` waits for connections that are being opened."""
+
+
 class Backoff:
     """How long to wait before each retry: exponential, with full jitter, and never less than the server asks for."""
 
@@ -99,6 +103,7 @@ class ApiClient:
         self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._all: set[Connection] = set()
         self._is_closed = False
+        self._opening = 0  # connections that are being opened
 
     async def request(
         self,
@@ -175,6 +180,9 @@ class ApiClient:
             connection.abort()
         for connection in connections:
             await connection.closed
+        until = asyncio.get_running_loop().time() + CLOSE_S
+        while self._opening and asyncio.get_running_loop().time() < until:  # if cancelled now, some would stay open
+            await asyncio.sleep(0.01)
 
     def _encode(
         self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, content_type: str
@@ -288,6 +296,7 @@ class ApiClient:
         config, loop = self.config, asyncio.get_running_loop()
         server_name = (config.server_name or config.host) if config.tls is not None else None
 
+        self._opening += 1
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(
@@ -301,6 +310,8 @@ class ApiClient:
             raise Unreachable(f"the API server at {config.address} did not accept a connection in time") from error
         except OSError as error:
             raise Unreachable(f"cannot connect to the API server at {config.address}: {_reason(error)}") from error
+        finally:
+            self._opening -= 1
         if not connection.closed.done():
             self._all.add(connection)
         try:

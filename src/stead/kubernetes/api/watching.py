@@ -192,6 +192,31 @@ class Watched(Generic[T]):
             wait_s = self._backoff.next_s(retry_after_s)
             await self._sleep(min(wait_s, DENIED_S_MAX) if self._is_denied else wait_s)
 
+    async def list_once(self) -> None:
+        """List now, without a retry; `run` then goes on from there. Raises `ApiError` and `Unreachable`."""
+        while not self.is_synced:
+            try:
+                self._version = await self._list()
+            except ApiError as error:
+                if error.status != 404 or len(self._paths) == 1:
+                    raise
+                self._try_other_path()
+
+    def take(self, line: bytes) -> None:
+        """Deliver an event that did not come from the watch. The watch still goes on from where it was."""
+        kind, item, _ = self._decode(line)
+        self._deliver(Changed(kind, item))
+
+    def narrow(self, namespace: str) -> None:
+        """From now on, read only the objects of this namespace."""
+        self._paths = deque(_within(path, namespace) for path in self._paths)
+        self.path = _within(self.path, namespace)
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion that was reached; "" before the first list."""
+        return self._version or ""
+
     def _list_again(self, reason: str) -> None:
         self._version = None
         LOG.info("listing again", extra={"path": self.path, "reason": reason})
@@ -289,6 +314,12 @@ class Watched(Generic[T]):
             is_unknown = isinstance(error, ApiError) and error.status == 401
             text = "the API server does not accept the credentials of this user" if is_unknown else str(error)
             self._outages.begin(verb, self.path, text)
+
+
+def _within(path: str, namespace: str) -> str:
+    """``/api/v1/pods`` in a namespace."""
+    folder, _, resource = path.rpartition("/")
+    return f"{folder}/namespaces/{namespace}/{resource}"
 
 
 def _failure_in(line: bytes) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import quote, urlencode
 
 from stead.engine.explain.events import Event
+from stead.language.arguments import effect_text
 from stead.language.resources import in_order
 from stead.language.taints import Effect, Taint
 from stead.language.times import duration_text, moment_text
@@ -84,6 +85,11 @@ def state(node: NodeView) -> str:
     if node.taints:
         return "Takes any work, but only as a last resort."
     return "Takes any work that fits."
+
+
+def effect(taint: Taint, kind: str) -> str:
+    """The effect of a taint, as this kind of cluster spells it."""
+    return effect_text(taint.effect) if kind == "kubernetes" else taint.effect.value
 
 
 def event_text(event: Event) -> str:

@@ -1,0 +1,141 @@
+"""`stead why pod/NAME` explains pods of every scheduler, with nothing installed in the cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.golden_files import assert_golden
+from tests.kubernetes.desk.conftest import KUBE, Commands, small_cluster
+from tests.kubernetes.objects import namespace, node, pod, replicas
+
+NO_NODE_FITS = (
+    "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s), 1 node(s) were "
+    "unschedulable. Tolerating nvidia.com/gpu=present would be enough (1 node).\n"
+)
+
+
+def test_the_explanations_are_as_in_the_golden_file(stead: Commands) -> None:
+    stead.fill()
+    shown = [
+        f"$ stead why pod/{name}\n{stead.says('why', f'pod/{name}')}"
+        for name in ("train", "huge", "typo", "fits", "web-0")
+    ]
+    assert_golden("kubernetes/why.txt", "\n".join(shown))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pod/train"],
+        ["pods/train"],
+        ["po/train"],
+        ["pod", "train"],
+        ["pod/default/train"],
+        ["default/train", "-A"],
+        ["train", "-n", "default"],
+        ["train", "--all-namespaces"],
+        ["train", "--context", "admin"],
+        ["default/train", "--context", "admin", "-n", "kube-system"],
+    ],
+    ids=" ".join,
+)
+def test_a_pod_is_named_as_with_kubectl(words: list[str], stead: Commands) -> None:
+    stead.fill()
+    assert stead.says("why", *words) == NO_NODE_FITS
+
+
+def test_a_variable_chooses_the_context(stead: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    stead.fill()
+    monkeypatch.setenv("STEAD_CONTEXT", "admin")
+    assert stead.says("why", "train") == NO_NODE_FITS
+    monkeypatch.setenv("STEAD_ADDRESS", "http://127.0.0.1:1")
+    assert stead.refuses("why", "train") == (
+        "STEAD_CONTEXT is 'admin' and STEAD_ADDRESS is 'http://127.0.0.1:1'; unset one of them, or give --context or "
+        "--address"
+    )
+
+
+def test_scripts_get_the_reasons_and_the_same_sentence(stead: Commands) -> None:
+    stead.fill()
+    code, out, err = stead("why", "pod/train", "-o", "json")
+    found = json.loads(out)
+    assert (code, err, found["id"], found["text"]) == (0, "", "default/train", NO_NODE_FITS.strip())
+    assert found["change"]["text"] == "Tolerating nvidia.com/gpu=present would be enough (1 node)."
+    codes = {each["code"] for choice in found["choices"] for each in choice["refusals"]}
+    assert codes == {"tainted", "never-fits"}
+
+
+def test_a_pod_that_is_not_scheduled_has_one_sentence(stead: Commands) -> None:
+    """Those that the server of version 1.20 knows: it has no scheduling gates."""
+    stead.cluster.create(*small_cluster())
+    disk = {"name": "disk", "iscsi": {"targetPortal": "a", "iqn": "iqn.2001-04.com.example:disk", "lun": 0}}
+    stead.cluster.create(pod("done"), pod("held"), pod("lost"), pod("disk", scheduler=KUBE, volumes=[disk]))
+    kubectl = stead.cluster.kubectl
+    kubectl.bind("done", "cpu-1")
+    kubectl.set_phase("done", "Succeeded")
+    kubectl.patch("Pod", "held", {"metadata": {"finalizers": ["example.com/hold"]}})
+    kubectl.delete("Pod", "held", grace_seconds=0)
+    kubectl.bind("lost", "gone")
+    assert stead.says("why", "pod/done") == (
+        "pod/done has finished (Succeeded), so it does not need a node any more.\n"
+    )
+    assert stead.says("why", "pod/held") == "pod/held is being deleted, so it is not scheduled.\n"
+    assert stead.says("why", "pod/lost") == (
+        "pod/lost is bound to gone, but there is no such node; Kubernetes deletes such pods.\n"
+    )
+    assert stead.says("why", "pod/disk") == (
+        "pod/disk cannot be explained completely: spec.volumes[disk].iscsi is not supported yet. Without that: 1/3 "
+        "nodes are available: cpu-1.\n"
+    )
+
+
+def test_a_pod_with_scheduling_gates_has_one_sentence(fake_stead: Commands) -> None:
+    """Fake only: the real server is older than scheduling gates."""
+    fake_stead.cluster.create(node("a"), pod("gated", schedulingGates=[{"name": "example.com/quota"}]))
+    assert fake_stead.says("why", "pod/gated") == (
+        "pod/gated is not scheduled before its scheduling gates are removed; see spec.schedulingGates, and the "
+        "controller that removes them.\n"
+    )
+
+
+def test_unknown_pods_are_refused_with_a_similar_name(stead: Commands) -> None:
+    stead.fill()
+    stead.create_namespaces("team")
+    stead.cluster.create(pod("report", namespace="team"))
+    assert stead.refuses("why", "pod/trian") == (
+        "there is no pod 'trian' in namespace 'default' (did you mean 'train'?)"
+    )
+    assert stead.refuses("why", "pod/report") == (
+        "there is no pod 'report' in namespace 'default'; there is one in: -n team"
+    )
+    assert stead("why", "pod/report", "-n", "team")[0] == 0
+
+
+def test_a_name_in_several_namespaces_must_be_chosen(stead: Commands) -> None:
+    """A pod in the user's own namespace is meant first."""
+    stead.create_namespaces("blue", "red")
+    stead.cluster.create(node("a"))
+    stead.cluster.create(*(pod("web", namespace=name, cpu=cpu) for name, cpu in (("blue", "100"), ("red", "90"))))
+    assert "'web' matches 2 pieces of work: blue/web, red/web" in stead.refuses("why", "web", "-A")
+    assert "Adding 82 CPU" in stead.says("why", "red/web", "-A")
+    stead.cluster.create(pod("web"))
+    assert stead.says("why", "web", "-A").startswith("1/1 node is available: a.")
+
+
+def test_the_namespace_of_the_context_is_the_usual_one(elsewhere: Commands) -> None:
+    """Fake only: one server is enough for what the command line does."""
+    elsewhere.cluster.create(node("a"), namespace("team"), *replicas("web", 1, namespace="team"), pod("other"))
+    assert "1/1 node" in elsewhere.says("why", "pod/web-0")
+    assert elsewhere.says("work", "--context", "admin", "-o", "name") == "team/web-0\n"
+    assert elsewhere.says("work", "-A", "-o", "name").split() == ["default/other", "team/web-0"]
+    assert elsewhere.says("work", "-n", "default", "-o", "name") == "default/other\n"
+
+
+def test_a_pod_with_a_place_kept_for_it_waits_for_its_victims(stead: Commands) -> None:
+    stead.cluster.create(node("a", cpu="2"), pod("low", cpu="2"), pod("high", scheduler=KUBE, cpu="2"))
+    kubectl = stead.cluster.kubectl
+    kubectl.bind("low", "a")
+    kubectl.patch("Pod", "high", {"status": {"nominatedNodeName": "a"}}, subresource="status")
+    assert stead.says("why", "pod/high").startswith("0/1 nodes are available: 1 Insufficient cpu.")
