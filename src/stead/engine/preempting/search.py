@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from stead.engine.fleet import Nodes
 from stead.engine.preempting.ranking import Cost, Needs, Ranking, Sources, cost_of
-from stead.engine.rules import Rule, World, allowed
+from stead.engine.rules import ClaimFree, Rule, World, allowed
 from stead.engine.shapes import Demand, Shape
 from stead.engine.work import Placement
 from stead.language.asks import AskId
@@ -74,7 +74,11 @@ def room_for(
 def open_after_evictions(sources: Sources, demand: Demand) -> Nodes:
     """The nodes that only amounts refuse, or rules whose refusals may end when work is evicted."""
     world, rules = sources.board.world, demand.rules
-    return sources.board.view(demand).open_but_for(world, rules.liftable) & allowed((rules.could_fit,), world)
+    nodes = sources.board.view(demand).open_but_for(world, rules.liftable) & allowed((rules.could_fit,), world)
+    for rule in rules.liftable:
+        if isinstance(rule, ClaimFree):
+            nodes &= rule.where_evicting_helps(world)
+    return nodes
 
 
 def _room(
