@@ -1,7 +1,7 @@
 """The oracle: docs/semantics.md implemented naively, one node at a time, with plain dicts, every rule for every node.
 
 Rule: only the types of facts, reasons and decisions come from the engine; the operators of the language are implemented
-again in `oracle_language`. Holds (rule 10) are not covered, and the clock is only stored.
+again in `oracle_language`. Holds (rule 13) are not covered, and the clock is only stored.
 """
 
 from __future__ import annotations
