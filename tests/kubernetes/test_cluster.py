@@ -168,7 +168,7 @@ def test_a_pod_is_reported(cluster: KubeCluster, given: Pod, expected: list[tupl
 
 
 def test_a_pod_that_cannot_be_read_is_reported_to_its_owner(cluster: KubeCluster, calls: Recorder) -> None:
-    cluster.pods_changed([pod("a", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}])])
+    cluster.pods_changed([pod("a", volumes=[{"name": "data", "awsElasticBlockStore": {"volumeID": "x"}}])])
     assert (news(cluster), calls.calls) == ([], [("problem", "default/a")])
 
 

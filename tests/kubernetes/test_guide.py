@@ -37,7 +37,7 @@ NODES = [
     node("gpu-1", cpu="16", resources={"nvidia.com/gpu": "2"}, taints=[taint("nvidia.com/gpu", "present")]),
 ]
 
-WITH_A_CLAIM = pod("database", volumes=[{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}])
+WITH_A_DISK = pod("database", volumes=[{"name": "disk", "iscsi": {"iqn": "iqn.2026-05.com.example:disk"}}])
 
 
 def advice() -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_the_events_of_the_guide_are_those_that_the_scheduler_writes() -> None:
         running = asyncio.create_task(scheduler.run())
         try:
             # One after the other: events of scheduled pods are left out while those of pending pods are due.
-            for count, each in enumerate((*PODS, WITH_A_CLAIM), start=1):
+            for count, each in enumerate((*PODS, WITH_A_DISK), start=1):
                 server.load([each])
                 await asyncio.to_thread(kubectl.wait_until, lambda wanted=count: len(written()) == wanted)
             assert written() == shown

@@ -42,6 +42,7 @@ from stead.engine.facts import (
 )
 from stead.kubernetes.api.binding import BindResult, Outcome
 from stead.kubernetes.api_objects import Problem
+from stead.kubernetes.storage import Limits, Storage
 from stead.kubernetes.templates import Pod
 from stead.language.budgets import Budget
 from stead.language.nodes import Node, NodeId, NodeTemplate
@@ -109,6 +110,8 @@ class KubeCluster:
         self._unschedulable: set[PodKey] = set()
         self._refused: dict[PodKey, Problem | None] = {}  # pods with a problem that was reported
         self._budgets: dict[str, Budget] = {}
+        self.storage = Storage()
+        """Claims, volumes and classes, and the facts about claims."""
         self._facts: list[Fact] = []
         self._now = 0.0
 
@@ -116,7 +119,7 @@ class KubeCluster:
 
     def nodes_changed(self, changed: Iterable[Node]) -> None:
         """Nodes were added or changed."""
-        for node in changed:
+        for node in map(self.storage.with_limits, changed):
             if self.nodes.get(node.id) is node:
                 continue
             is_new = node.id not in self.nodes
@@ -151,6 +154,8 @@ class KubeCluster:
                 self.pods_deleted([pod.key])
                 continue
             self.pods[pod.key] = pod
+            if pod.claims[1]:
+                self.storage.expect(pod.claims[1], pod.key, pod.uid)
             if pod.is_gated and pod.scheduler_name in self.names:
                 self._gated.add(pod.key)
             elif self._gated:
@@ -165,6 +170,7 @@ class KubeCluster:
             if pod is None:
                 continue
             self._forget(key)
+            self.storage.expect_no_more(pod.claims[1], pod.uid)
             self._binding.pop(key, None)
             self._arrived.pop(key, None)
             self._gated.discard(key)
@@ -228,6 +234,29 @@ class KubeCluster:
         if current is not None and current.uid == pod.uid and not current.is_deleting:
             self._facts.append(EvictionFailed(pod.key, is_final))
 
+    def not_bound_here(self, pod: Pod) -> None:
+        """A pod that was placed cannot get its claims on that node, as is clear before anything was written."""
+        self._binding.pop(pod.key, None)
+        self.released(pod)
+
+    # -- limits of volumes
+
+    def limits_changed(self, node: NodeId, limits: Limits) -> None:
+        """A node may have so many volumes of each driver; () if there are no limits."""
+        known = self.nodes.get(node)
+        read = None if known is None else self.storage.as_read(known)
+        self.storage.limits_changed(node, limits)
+        if read is not None:
+            self.nodes_changed([read])
+
+    def all_limits(self, listed: Iterable[tuple[NodeId, Limits]]) -> None:
+        """These are all limits."""
+        current = dict(listed)
+        for node in [node for node in self.storage.limited_nodes if node not in current]:
+            self.limits_changed(node, ())
+        for node, limits in current.items():
+            self.limits_changed(node, limits)
+
     # -- budgets
 
     def budget_changed(self, budget: Budget) -> None:
@@ -257,6 +286,7 @@ class KubeCluster:
         self._refused.clear()
         self._facts = [NodeJoined(node) for node in self.nodes.values()]
         self._facts += [BudgetChanged(budget) for budget in self._budgets.values()]
+        self.storage.start_over()
         for pod in self.pods.values():
             self._report(pod)
 
@@ -329,11 +359,11 @@ class KubeCluster:
 
     def facts(self) -> Iterable[Fact]:
         facts, self._facts = self._facts, []
-        return facts
+        return [*self.storage.facts(), *facts] if self.storage.has_facts else facts
 
     @property
     def has_facts(self) -> bool:
-        return bool(self._facts)
+        return bool(self._facts) or self.storage.has_facts
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
         pairs = ((placed.ask, placed.node),) if isinstance(placed, Placed) else placed.members

@@ -13,6 +13,7 @@ from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
 from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
+from stead.kubernetes.claims import not_found
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
 from stead.language.asks import Affinity, Ask, HostPort, Spread
@@ -33,6 +34,13 @@ REASONS = {
     Plugin.TAINTS: "node(s) had untolerated taint(s)",
     Plugin.NODE_AFFINITY: "node(s) didn't match Pod's node affinity/selector",
     Plugin.PORTS: "node(s) didn't have free ports for the requested pod ports",
+    Plugin.CLAIM_IN_USE: (
+        "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another "
+        "pod"
+    ),
+    Plugin.VOLUME_LIMIT: "node(s) exceed max volume count",
+    Plugin.VOLUME_ELSEWHERE: "node(s) didn't match PersistentVolume's node affinity",
+    Plugin.NO_VOLUME: "node(s) didn't find available persistent volumes to bind",
     Plugin.SPREAD_KEY: "node(s) didn't match pod topology spread constraints (missing required label)",
     Plugin.SPREAD: "node(s) didn't match pod topology spread constraints",
     Plugin.AFFINITY: "node(s) didn't match pod affinity rules",
@@ -46,7 +54,12 @@ def fit_error(nodes: int, refusals: Iterable[PluginRefusal]) -> str:
     """``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
     if not nodes:
         return NO_NODES
-    texts = sorted(f"{each.nodes} {_reason(each)}" for each in refusals)
+    texts = []
+    for each in refusals:
+        if each.unusable is not None:  # kube-scheduler does not look at nodes then
+            return f"0/{nodes} nodes are available: {each.unusable.problem or not_found(each.unusable.claim)}."
+        texts.append(f"{each.nodes} {_reason(each)}")
+    texts.sort()
     return f"0/{nodes} nodes are available: {', '.join(texts)}."
 
 
