@@ -33,6 +33,7 @@ FILESYSTEM = "Filesystem"
 AVAILABLE, LOST = "Available", "Lost"
 STORAGE = "storage"
 
+NO_VOLUME = "persistentvolume "
 UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -281,11 +282,12 @@ def _lists_values(requirement: Requirement) -> bool:
 # -- what a claim means for nodes
 
 
-def bound_claim(claim: VolumeClaim, volume: Volume | None) -> Claim:
+def bound_claim(claim: VolumeClaim, its_class: Class | None, volume: Volume | None) -> Claim:
     """A claim that has a volume."""
-    if volume is None:
-        return Claim(claim.id, problem=f"persistentvolume {quoted_name(claim.volume)} not found")
-    return Claim(claim.id, volume.nodes, ONE_POD in claim.access_modes, volume.driver)
+    nodes, problem = (
+        (ANYWHERE, f"{NO_VOLUME}{quoted_name(claim.volume)} not found") if volume is None else (volume.nodes, "")
+    )
+    return Claim(claim.id, nodes, ONE_POD in claim.access_modes, _driver(its_class, volume), problem=problem)
 
 
 def waiting_claim(claim: VolumeClaim, its_class: Class, volumes: Selector) -> Claim:
@@ -295,8 +297,20 @@ def waiting_claim(claim: VolumeClaim, its_class: Class, volumes: Selector) -> Cl
         nodes = created & Selector.all_of(Requirement.is_in(NODE_NAME, claim.selected_node))
     else:
         nodes = volumes | created
-    driver = its_class.provisioner if its_class.can_provision else ""
-    return Claim(claim.id, nodes, ONE_POD in claim.access_modes, driver, bound=False)
+    return Claim(claim.id, nodes, ONE_POD in claim.access_modes, _driver(its_class, None), bound=False)
+
+
+def unbound_claim(claim: VolumeClaim, its_class: Class | None, volume: Volume | None) -> Claim:
+    """A claim that Kubernetes binds without waiting for a pod, so pods wait for it. `volume` is the one it names."""
+    driver = _driver(its_class, volume)
+    return Claim(claim.id, ANYWHERE, ONE_POD in claim.access_modes, driver, False, UNBOUND_IMMEDIATE)
+
+
+def _driver(its_class: Class | None, volume: Volume | None) -> str:
+    """The driver whose limit counts: that of the volume, or the one that would create it."""
+    if volume is not None:
+        return volume.driver
+    return its_class.provisioner if its_class is not None and its_class.can_provision else ""
 
 
 def problem_of(claim: VolumeClaim, owner: tuple[str, str] | None) -> str:
@@ -312,6 +326,14 @@ def problem_of(claim: VolumeClaim, owner: tuple[str, str] | None) -> str:
     if owner is not None and claim.pod != owner[1]:
         return f"PVC {claim.id} was not created for pod {owner[0]} (pod is not owner)"
     return ""
+
+
+def turn_of_problem(problem: str) -> int:
+    """kube-scheduler names one problem: claims that do not exist come first ("" here), then those that are lost, ending
+    or of another pod, then those that are not bound, then volumes that do not exist."""
+    if problem == UNBOUND_IMMEDIATE:
+        return 2
+    return 0 if not problem else 3 if problem.startswith(NO_VOLUME) else 1
 
 
 def missing_ephemeral(id: ClaimId) -> str:

@@ -170,7 +170,8 @@ class KubeCluster:
             if pod is None:
                 continue
             self._forget(key)
-            self.storage.expect_no_more(pod.claims[1], pod.uid)
+            if pod.claims[0]:
+                self.storage.pod_gone(pod.claims[0], pod.uid)
             self._binding.pop(key, None)
             self._arrived.pop(key, None)
             self._gated.discard(key)

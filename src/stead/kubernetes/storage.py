@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 
 from stead.engine.facts import ClaimChanged, ClaimEnded, Fact
 from stead.kubernetes.claims import (
-    UNBOUND_IMMEDIATE,
     Class,
     Volume,
     VolumeClaim,
@@ -25,6 +24,7 @@ from stead.kubernetes.claims import (
     nodes_of_volumes,
     problem_of,
     quoted_name,
+    unbound_claim,
     waiting_claim,
 )
 from stead.language.claims import Claim, ClaimId
@@ -83,6 +83,7 @@ class Storage:
         if before is not None and before.uid == claim.uid and _number(claim.version) < _number(before.version):
             return
         self._unlink(before)
+        self._full.pop(claim.id, None)
         self._claims[claim.id] = claim
         if not claim.is_bound:
             self._waiting.setdefault(claim.class_name, {})[claim.id] = None
@@ -96,6 +97,7 @@ class Storage:
         before = self._claims.pop(id, None)
         if before is not None:
             self._unlink(before)
+            self._full.pop(id, None)
             self.give_back([id])
             self._touch(id)
 
@@ -183,12 +185,14 @@ class Storage:
                 self._owners[id] = pod, uid
                 self._touch(id)
 
-    def expect_no_more(self, ids: Iterable[ClaimId], uid: str) -> None:
-        """The pod is gone."""
+    def pod_gone(self, ids: Iterable[ClaimId], uid: str) -> None:
+        """A pod that used these claims is gone."""
         for id in ids:
             if id in self._owners and self._owners[id][1] == uid:
                 del self._owners[id]
                 self._touch(id)
+            if self._full.pop(id, None) is not None:
+                self._dirty[id] = None
 
     # -- claims that are to be bound
 
@@ -210,7 +214,7 @@ class Storage:
             can_create = its_class is not None and its_class.can_provision and its_class.nodes.matches(labels)
             is_elsewhere = claim.selected_node not in ("", node.id)
             if is_elsewhere or (volume is None and not can_create):
-                self.give_back([each.claim.id for each in chosen])
+                self.give_back([each.claim.id for each in chosen], is_new=False)
                 self._full.setdefault(claim.id, {})[node.id] = None
                 self._dirty[claim.id] = None
                 return None
@@ -218,7 +222,7 @@ class Storage:
                 chosen.append(Chosen(claim, None))
             elif volume is not None and claim.id not in self._chosen:
                 self._taken[volume.name], self._chosen[claim.id] = claim.id, volume.name
-                self._class_touched(claim.class_name, keep_full=True)
+                self._class_touched(claim.class_name, is_new=False)
                 if volume.claim_uid != claim.uid:  # else it was written before
                     chosen.append(Chosen(claim, volume))
         return chosen
@@ -233,13 +237,14 @@ class Storage:
         if volume.name in self._volumes and self._volumes[volume.name].uid == volume.uid:
             self.volume_changed(volume)
 
-    def give_back(self, ids: Iterable[ClaimId]) -> None:
-        """Volumes that were chosen for these claims can be chosen for others."""
+    def give_back(self, ids: Iterable[ClaimId], is_new: bool = True) -> None:
+        """Volumes that were chosen for these claims can be chosen for others. If that is `is_new`, claims look again
+        where no volume was left for them."""
         for id in ids:
             name = self._chosen.pop(id, None)
             if name is not None:
                 del self._taken[name]
-                self._class_touched(self._volumes[name].class_name)
+                self._class_touched(self._volumes[name].class_name, is_new)
 
     def progress(self, ids: Iterable[ClaimId], node: Node) -> Progress:
         """How far these claims are, after what was chosen for this node was written."""
@@ -310,16 +315,18 @@ class Storage:
         claim, owner = self._claims.get(id), self._owners.get(id)
         if claim is None:
             return None if owner is None else Claim(id, problem=missing_ephemeral(id))
-        problem = problem_of(claim, owner)
-        if problem:
-            return Claim(id, problem=problem)
+        found = self._meaning(claim, volumes)
+        problem = problem_of(claim, owner)  # pods that run use it nevertheless
+        return replace(found, problem=problem) if problem else found
+
+    def _meaning(self, claim: VolumeClaim, volumes: dict[tuple[object, ...], Selector]) -> Claim:
+        its_class, volume = self._classes.get(claim.class_name), self._volumes.get(claim.volume)
         if claim.is_bound:
-            return bound_claim(claim, self._volumes.get(claim.volume))
-        its_class = self._classes.get(claim.class_name)
+            return bound_claim(claim, its_class, volume)
         if its_class is None or not its_class.waits or claim.volume:
-            return Claim(id, problem=UNBOUND_IMMEDIATE)
+            return unbound_claim(claim, its_class, volume)
         found = waiting_claim(claim, its_class, self._nodes_of_matches(claim, volumes))
-        full = self._full.get(id)
+        full = self._full.get(claim.id)
         if full and not claim.selected_node:
             elsewhere = Selector.all_of(Requirement.not_in(NODE_NAME, *full))
             found = replace(found, selector=found.selector & elsewhere)
@@ -364,9 +371,9 @@ class Storage:
                 if not volume.claim:
                     self._class_touched(volume.class_name)
 
-    def _class_touched(self, name: str, keep_full: bool = False) -> None:
+    def _class_touched(self, name: str, is_new: bool = True) -> None:
         self._dirty_classes[name] = None
-        for id in self._waiting.get(name, {}) if self._full and not keep_full else ():
+        for id in self._waiting.get(name, {}) if self._full and is_new else ():
             self._full.pop(id, None)
 
 

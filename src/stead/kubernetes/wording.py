@@ -13,7 +13,7 @@ from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
 from stead.engine.explain.smallest_change import Drop, Edit, Tolerate, Widen
-from stead.kubernetes.claims import not_found
+from stead.kubernetes.claims import not_found, turn_of_problem
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
 from stead.language.asks import Affinity, Ask, HostPort, Spread
@@ -54,12 +54,12 @@ def fit_error(nodes: int, refusals: Iterable[PluginRefusal]) -> str:
     """``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
     if not nodes:
         return NO_NODES
-    texts = []
-    for each in refusals:
-        if each.unusable is not None:  # kube-scheduler does not look at nodes then
-            return f"0/{nodes} nodes are available: {each.unusable.problem or not_found(each.unusable.claim)}."
-        texts.append(f"{each.nodes} {_reason(each)}")
-    texts.sort()
+    refusals = list(refusals)
+    unusable = [each.unusable for each in refusals if each.unusable is not None]
+    if unusable:  # kube-scheduler does not look at nodes then
+        first = min(unusable, key=lambda each: turn_of_problem(each.problem))
+        return f"0/{nodes} nodes are available: {first.problem or not_found(first.claim)}."
+    texts = sorted(f"{each.nodes} {_reason(each)}" for each in refusals)
     return f"0/{nodes} nodes are available: {', '.join(texts)}."
 
 

@@ -87,11 +87,11 @@ def refusals_by_plugin(board: Board, ask: Ask) -> tuple[PluginRefusal, ...]:
     left = board.fleet.alive
     unusable = [reason for reason, _ in refused_sets(board, demand) if isinstance(reason, ClaimUnusable)]
     if unusable:
-        return (PluginRefusal(Plugin.CLAIM, left.bit_count(), unusable=unusable[0]),)
+        return tuple(PluginRefusal(Plugin.CLAIM, left.bit_count(), unusable=each) for each in unusable)
     found: dict[tuple[Plugin, str], int] = {}
     for stage in _stages(board, demand):
         refused = 0
-        for plugin, resource, nodes in stage:
+        for plugin, resource, nodes in _united(stage):
             # Within a plugin, only resources and volumes are counted together; elsewhere the first answer counts.
             is_counted = resource or plugin in _TOGETHER
             count = (nodes & left if is_counted else nodes & left & ~refused).bit_count()
@@ -103,6 +103,16 @@ def refusals_by_plugin(board: Board, ask: Ask) -> tuple[PluginRefusal, ...]:
 
 
 Answers = list[tuple[Plugin, str, Nodes]]
+
+
+def _united(stage: Answers) -> Answers:
+    """The same answers, with those about several volumes as one."""
+    united: dict[Plugin, Nodes] = {}
+    for plugin, _, nodes in stage:
+        if plugin in _TOGETHER:
+            united[plugin] = united.get(plugin, 0) | nodes
+    others = [answer for answer in stage if answer[0] not in _TOGETHER]
+    return others + [(plugin, "", nodes) for plugin, nodes in united.items()]
 
 
 def _stages(board: Board, demand: Demand) -> Iterator[Answers]:
