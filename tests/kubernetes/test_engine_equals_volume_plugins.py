@@ -82,10 +82,10 @@ def made_volume(random: Random, name: str, uids: dict[str, str]) -> Object:
     if random.random() < 0.3:
         found["metadata"]["labels"] |= {"disk": "ssd"}
     found["status"] = {"phase": random.choice(["Available", "Available", "Available", "Released"])}
-    if random.random() < 0.2:
-        name = random.choice(CLAIMS)
-        uid = random.choice([uids[name], "old"])
-        found["spec"]["claimRef"] = {"namespace": "default", "name": name, "uid": uid}
+    if name == "v3" and random.random() < 0.5:  # only one: no claim has two volumes
+        meant = random.choice(CLAIMS)
+        uid = random.choice([uids[meant], "old"])
+        found["spec"]["claimRef"] = {"namespace": "default", "name": meant, "uid": uid}
     return found
 
 
