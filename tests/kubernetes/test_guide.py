@@ -11,9 +11,12 @@ import yaml
 
 from stead.kubernetes.api.config import load
 from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.claims import UNBOUND_IMMEDIATE, not_found
 from stead.kubernetes.manifests.rendering import Installation, manifests
 from stead.kubernetes.scheduler import Options, Scheduler
+from stead.kubernetes.wording import REASONS
 from tests.kubernetes.objects import Kubectl, node, node_of, pod, taint
+from tests.kubernetes.scheduling.provisioner import Provisioner
 from tests.kubernetes.servers.fake import FakeServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,8 +31,15 @@ OBJECTS = [
     for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     for found in yaml.safe_load_all(block)
 ]
-PODS = [found for found in OBJECTS if found["kind"] == "Pod" and "priorityClassName" not in found["spec"]]
-URGENT = [found for found in OBJECTS if found["kind"] == "PriorityClass" or "priorityClassName" in found["spec"]]
+URGENT = [
+    found for found in OBJECTS if found["kind"] == "PriorityClass" or "priorityClassName" in found.get("spec", {})
+]
+STORED = [
+    found
+    for found in OBJECTS
+    if found["kind"] in ("StorageClass", "PersistentVolumeClaim") or "volumes" in found.get("spec", {})
+]
+PODS = [found for found in OBJECTS if found["kind"] == "Pod" and found not in (*URGENT, *STORED)]
 
 NODES = [
     node("cpu-1"),
@@ -100,6 +110,33 @@ def test_the_event_of_a_victim_is_as_in_the_guide() -> None:
         server.load([NODES[0], pod("low", cpu="4"), *URGENT])
         kubectl.bind("low", "cpu-1")
         asyncio.run(follow())
+
+
+def test_the_database_of_the_guide_gets_its_volume() -> None:
+    async def follow() -> None:
+        client = ApiClient(load(str(server.kubeconfig_path)))
+        scheduler = Scheduler(client, Options())
+        running = asyncio.create_task(scheduler.run())
+        try:
+            await asyncio.to_thread(kubectl.wait_until, lambda: node_of(kubectl.get("Pod", "database")))
+        finally:
+            scheduler.stop()
+            await running
+            await client.close()
+
+    with FakeServer() as server, Kubectl(server) as kubectl, Provisioner(server):
+        server.load([*NODES, *STORED])
+        asyncio.run(follow())
+        data = kubectl.get("PersistentVolumeClaim", "data")
+        assert data["status"]["phase"] == "Bound"
+        node = data["metadata"]["annotations"]["volume.kubernetes.io/selected-node"]
+        assert node == node_of(kubectl.get("Pod", "database"))
+
+
+def test_the_messages_about_volumes_are_those_of_the_guide() -> None:
+    known = [*REASONS.values(), UNBOUND_IMMEDIATE, not_found("default/data")]
+    listed = re.findall(r"^\| `(.*(?:olume|RBD).*)` \|", GUIDE, re.MULTILINE)
+    assert len([each for each in listed if each in known]) == 6
 
 
 def test_the_readme_shows_an_event_of_the_guide() -> None:

@@ -1,4 +1,4 @@
-"""What the controllers of storage would do: a provisioner of the driver `DRIVER`, the controller that binds claims and
+"""What the controllers of storage would do: a provisioner, the controller that binds claims and
 volumes, and the one that creates the claims of ephemeral volumes.
 
 Rule: it does only what a test needs, on a thread, until the block ends. A claim that waits for its first pod gets a
@@ -15,7 +15,7 @@ from tests.kubernetes.objects import MERGE, ZONE, ApiError, Kubectl, Object
 from tests.kubernetes.servers.interface import ApiServer
 from tests.kubernetes.storage_objects import (
     BIND_COMPLETED,
-    DRIVER,
+    NO_PROVISIONER,
     SELECTED_NODE,
     claim,
     claim_reference,
@@ -72,7 +72,11 @@ class Provisioner:
                 continue
             if each["metadata"]["uid"] in of_claim:
                 self._bind(each, of_claim[each["metadata"]["uid"]])
-            elif node and not self.is_silent and classes[each["spec"]["storageClassName"]]["provisioner"] == DRIVER:
+            elif (
+                node
+                and not self.is_silent
+                and classes[each["spec"]["storageClassName"]]["provisioner"] != NO_PROVISIONER
+            ):
                 self._provision(each, node)
 
     def _provision(self, each: Object, node: str) -> None:
