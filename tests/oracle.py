@@ -1,7 +1,7 @@
 """The oracle: docs/semantics.md implemented naively, one node at a time, with plain dicts, every rule for every node.
 
 Rule: only the types of facts, reasons and decisions come from the engine; the operators of the language are implemented
-again in `oracle_language`. Holds (rule 10) are not covered, and the clock is only stored.
+again in `oracle_language`. Holds (rule 13) are not covered, and the clock is only stored.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from stead.engine import facts, reasons
 from stead.engine.decisions import Refusal
 from stead.language.asks import Affinity, Ask, AskId, Choice, Group, HostPort, PolicyName, Spread
+from stead.language.claims import Claim, ClaimId
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources
@@ -145,6 +146,20 @@ def _has_port_free(wanted: HostPort, place: Place) -> bool:
     return not any("" in (port.ip, wanted.ip) or port.ip == wanted.ip for port in same)
 
 
+def _is_on(nodes: set[NodeId], place: Place) -> bool:
+    return place.node.id in nodes
+
+
+def _may_have_volumes(claims: list[Claim], known: Mapping[ClaimId, Claim], asking: AskId, place: Place) -> bool:
+    """Whether the node may have the volumes of these claims, all of one driver, beside those that it has."""
+    driver = claims[0].driver
+    limit = dict(place.node.volumes).get(driver)
+    used = {id for held in place.asks.values() if held.ask.id != asking for id in held.ask.claims}
+    there = {id for id in used if id in known and known[id].driver == driver}
+    new = {claim.id for claim in claims} - there
+    return limit is None or not new or len(there) + len(new) <= limit
+
+
 def refuses(ask: Ask, taint: Taint) -> bool:
     return taint.effect != Effect.PREFER_NO_SCHEDULE and not tolerates(ask.tolerations, taint)
 
@@ -165,6 +180,7 @@ class Oracle:
         self.places: dict[NodeId, Place] = {}
         self.asks: dict[AskId, Ask] = {}
         self.groups: dict[str, Group] = {}
+        self.claims: dict[ClaimId, Claim] = {}
         self.member_of: dict[AskId, str] = {}
         self.submitted: dict[str, tuple[float, int]] = {}
         self.over: set[AskId] = set()
@@ -175,7 +191,7 @@ class Oracle:
         """A copy of the cluster, for a "what if"."""
         other = Oracle()
         other.now, other._arrivals = self.now, self._arrivals
-        other.asks, other.groups = dict(self.asks), dict(self.groups)
+        other.asks, other.groups, other.claims = dict(self.asks), dict(self.groups), dict(self.claims)
         other.member_of, other.submitted, other.over = dict(self.member_of), dict(self.submitted), set(self.over)
         other.held = {id: replace(held, shares=list(held.shares)) for id, held in self.held.items()}
         for id, place in self.places.items():
@@ -239,6 +255,10 @@ class Oracle:
                 pass  # nothing is preempted here
             case facts.BudgetEnded():
                 pass
+            case facts.ClaimChanged(claim):
+                self.claims[claim.id] = claim
+            case facts.ClaimEnded(id):
+                self.claims.pop(id, None)
             case _ if fact.node in self.places:
                 place = self.places[fact.node]
                 place.become(self._changed(place.node, fact))
@@ -380,6 +400,10 @@ class Oracle:
         else:
             yield reasons.NoTermMatches(choice.selector), lambda place: selects(choice.selector, place.labels)
 
+        claims = list(dict.fromkeys(ask.claims))
+        for id in claims:
+            yield self._reaches_claim(id)
+
         alternatives = [[(it, self._affinity_holds(ask, it)) for it in every] for every in ask.affinities]
         if len(alternatives) == 1:
             for affinity, holds in alternatives[0]:
@@ -400,11 +424,30 @@ class Oracle:
                 yield reasons.Tainted(taint), partial(_has_no_taint, taint)
         for port in ask.ports:
             yield reasons.PortTaken(port), partial(_has_port_free, port)
+        yield from self._claims_free(ask, [self.claims[id] for id in claims if id in self.claims])
         needs = sorted(choice.resources.items())
         for name, need in needs:
             yield reasons.NeverFits(name, need), partial(_ever_fits, name, need)
         for name, need in needs:
             yield reasons.ShortOf(name, need), partial(_has_room_if_it_ever_fits, name, need)
+
+    def _reaches_claim(self, id: ClaimId) -> tuple[reasons.Reason, Holds]:
+        claim = self.claims.get(id)
+        if claim is None or claim.problem:
+            return reasons.ClaimUnusable(id, claim.problem if claim else ""), lambda place: False
+        selector = claim.selector
+        return reasons.ClaimElsewhere(id, selector, claim.bound), lambda place: selects(selector, place.labels)
+
+    def _claims_free(self, ask: Ask, claims: list[Claim]) -> Iterator[tuple[reasons.Reason, Holds]]:
+        for claim in claims:
+            users = {it.node for it in self.held.values() if claim.id in it.ask.claims and it.ask.id != ask.id}
+            if users and claim.exclusive:
+                yield reasons.ClaimInUse(claim.id), lambda place: False
+            elif users and not claim.bound:
+                yield reasons.ClaimBeingBound(claim.id), partial(_is_on, users if len(users) == 1 else set())
+        for driver in dict.fromkeys(claim.driver for claim in claims if claim.driver):
+            its = [claim for claim in claims if claim.driver == driver]
+            yield reasons.TooManyVolumes(driver), partial(_may_have_volumes, its, self.claims, ask.id)
 
     def reason_against(self, affinity: Affinity) -> reasons.Reason:
         if not affinity.near:

@@ -17,6 +17,8 @@ from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskSubmitted,
+    ClaimChanged,
+    ClaimEnded,
     Fact,
     GroupEnded,
     NodeDrained,
@@ -25,6 +27,7 @@ from stead.engine.facts import (
     NodeTainted,
 )
 from stead.language.asks import Affinity, Ask, Choice, Group, HostPort, PolicyName, Preference, Spread, Strategy
+from stead.language.claims import Claim
 from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node
 from stead.language.resources import NOTHING, Resources
@@ -42,6 +45,9 @@ ONE_AT_A_TIME = tuple(policy for policy in PolicyName if not policy.in_batches)
 """The others are held against an oracle of their own (tests/flow)."""
 TAINT_KEYS = ("gpu", "spot")
 TAINT_VALUES = ("", "x", "y")
+
+CLAIM_IDS = ("c0", "c1", "c2")
+DRIVERS = ("ebs", "nfs")
 
 NODE_LABELS: Words = {
     "zone": ("a", "b", ""),
@@ -96,6 +102,20 @@ class Maker:
             ip=self.one(("", f"10.0.0.{id[1:]}")),
             name=self.one(("", f"name-{id}")),
             draining=self.rarely(12),
+            volumes=self.volumes() if self.rarely() else (),
+        )
+
+    def volumes(self) -> tuple[tuple[str, int], ...]:
+        return tuple((driver, self.one((1, 0, 2))) for driver in DRIVERS[: 1 + self.below(2)])
+
+    def claim(self) -> Claim:
+        return Claim(
+            self.one(CLAIM_IDS),
+            self.node_selector() if self.rarely(2) else ANYWHERE,
+            self.one((False, False, True)),
+            self.one(("ebs", "", "nfs")),
+            self.one((True, True, False)),
+            "is being deleted" if self.rarely(6) else "",
         )
 
     def requirement(self, of: Words) -> Requirement:
@@ -193,6 +213,7 @@ class Maker:
             images=tuple(self.some(lambda: self.one(("a", "b")), 1, 2) if self.rarely(6) else ()),
             estimates=self.resources(NEEDS) if self.rarely(6) else NOTHING,
             pulls=tuple(self.some(self.pull, 1, 2) if self.rarely(6) else ()),
+            claims=tuple(self.some(lambda: self.one(CLAIM_IDS), 1, 2) if self.rarely(one_in + 1) else ()),
         )
 
     def port(self) -> HostPort:
@@ -229,6 +250,8 @@ class Maker:
             lambda: AskEnded(self.one(ASK_IDS)),
             lambda: AskLost(self.one(ASK_IDS)),
             lambda: GroupEnded(self.one(GROUP_IDS)),
+            lambda: ClaimChanged(self.claim()),
+            lambda: ClaimEnded(self.one(CLAIM_IDS)),
         )
         return self.one(kinds)()
 
@@ -268,6 +291,10 @@ def asks(ids: Sequence[str] = ASK_IDS, choice_count_max: int = 2, one_in: int = 
 
 def some_asks(most: int = 3) -> st.SearchStrategy[list[Ask]]:
     return made(lambda maker: maker.some(lambda: maker.ask(maker.one(ASK_IDS)), 1, most))
+
+
+def claims() -> st.SearchStrategy[Claim]:
+    return made(Maker.claim)
 
 
 def groups() -> st.SearchStrategy[Group]:

@@ -17,6 +17,7 @@ from stead.engine import reasons as r
 from stead.errors import Invalid
 from stead.language.asks import Affinity, Ask, Choice, Group, HostPort, PolicyName, Preference, Spread, Strategy
 from stead.language.budgets import Budget
+from stead.language.claims import Claim
 from stead.language.labels import NOWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
@@ -51,6 +52,7 @@ RICH = Ask(
     (Preference(APART, 9),),
     False,
     True,
+    ("team/data", "team/logs"),
 )
 NODE = Node(
     "n",
@@ -61,7 +63,9 @@ NODE = Node(
     "one",
     True,
     (("web:1", 30_000_000),),
+    (("ebs.csi.aws.com", 25),),
 )
+CLAIM = Claim("team/data", SELECTOR, True, "ebs.csi.aws.com", False, "is being deleted")
 GROUP = Group(
     "g",
     ((Ask("m-1"), Ask("m-2")), (Ask("m-3"),)),
@@ -78,6 +82,8 @@ REASONS: list[r.Reason] = [
     r.Draining(),
     r.LacksLabel(Requirement.exists("k")),
     r.NoTermMatches(SELECTOR),
+    r.ClaimUnusable("team/data", "is being deleted"),
+    r.ClaimElsewhere("team/data", SELECTOR, False),
     r.NotNear(NEAR),
     r.TargetDead(NEAR),
     r.TooNear(APART),
@@ -86,6 +92,9 @@ REASONS: list[r.Reason] = [
     r.Skewed(SPREAD),
     r.Tainted(TAINT),
     r.PortTaken(HostPort(80, "UDP", "10.0.0.1")),
+    r.ClaimInUse("team/data"),
+    r.ClaimBeingBound("team/data"),
+    r.TooManyVolumes("ebs.csi.aws.com"),
     r.HasMember("zone"),
     r.ApartFromGroup("node_id"),
     r.NeverFits("GPU", 20_000),
@@ -120,6 +129,8 @@ FACTS: list[f.Fact] = [
     f.AskNominated("a-1", "n"),
     f.BudgetChanged(Budget("team/web", SELECTOR, 2, "team")),
     f.BudgetEnded("team/web"),
+    f.ClaimChanged(CLAIM),
+    f.ClaimEnded("team/data"),
     f.AskEnded("a-1"),
     f.AskLost("a-1"),
     f.GroupSubmitted(GROUP),
@@ -173,7 +184,7 @@ def test_every_class_of_a_union_is_covered_by_the_table(union: Any, cases: list[
     assert {type(case) for case in cases} == set(get_args(union)), "a new class needs a row in the table above"
 
 
-@pytest.mark.parametrize("value", [NODE, RICH, GROUP], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [NODE, RICH, GROUP, CLAIM], ids=lambda value: type(value).__name__)
 def test_every_field_of_the_rich_values_differs_from_its_default(value: Any) -> None:
     """So that the table really writes each of them."""
     assert set(plain(value)) == {field.name for field in fields(value)} | {"is"}

@@ -140,8 +140,8 @@ def check_objects(body: str) -> None:
     """Objects of Kubernetes. Pods, also those in templates, are for stead, and stead can schedule them."""
     for found in yaml.safe_load_all(body):
         assert {"apiVersion", "kind", "metadata"} <= found.keys()
-        if "spec" not in found:
-            assert found["kind"] in ("PriorityClass", "ClusterRole")
+        if "spec" not in found or found["kind"] in ("StorageClass", "PersistentVolumeClaim"):
+            assert found["kind"] in ("PriorityClass", "ClusterRole", "StorageClass", "PersistentVolumeClaim")
             continue
         if found["kind"] == "RayCluster":
             assert node_templates(found)

@@ -7,9 +7,11 @@ from typing import Any
 
 from stead.engine.engine import Engine
 from stead.engine.explain.explanations import Explanation
-from stead.engine.facts import AskEnded, ClockAdvanced
+from stead.engine.facts import AskEnded, ClaimChanged, ClockAdvanced
 from stead.language.asks import Affinity, Ask, Choice, HostPort, PolicyName, Preference, Spread, Strategy
+from stead.language.claims import Claim
 from stead.language.labels import ANYWHERE, NOWHERE, Requirement, Selector
+from stead.language.nodes import Node
 from stead.language.taints import Effect
 from tests.behaviour import (
     all_of,
@@ -101,6 +103,52 @@ def two_nodes_have_a_port_in_use() -> Explanation:
     for name in ("n0", "n1"):
         run(engine, ask(f"web-{name}", 1, ports=(HostPort(80),)), name)
     return engine.explain(ask("w", 1, ports=(HostPort(80),)))
+
+
+def using(*claims: Claim, user: str = "", volumes: int = 9) -> Explanation:
+    """An ask that uses these claims, and one that does not exist if there are none, on a node in each of two zones. If
+    a user is named, it uses the first claim on the first node."""
+    nodes = (Node.of(f"n{zone}", {"CPU": 4}, {"zone": zone}, volumes={"ebs": volumes}) for zone in "ab")
+    engine = cluster(*nodes)
+    engine.apply(*map(ClaimChanged, claims))
+    if user:
+        run(engine, ask(user, 1, claims=(claims[0].id,)), "na")
+    return engine.explain(ask("w", 1, claims=tuple(claim.id for claim in claims) or ("missing",)))
+
+
+@case
+def a_claim_does_not_exist() -> Explanation:
+    return using()
+
+
+@case
+def a_claim_cannot_be_used() -> Explanation:
+    return using(Claim("data", problem="it is being deleted"))
+
+
+@case
+def a_claim_is_available_elsewhere() -> Explanation:
+    return using(Claim("data", on("zone", "c")))
+
+
+@case
+def a_claim_is_available_nowhere() -> Explanation:
+    return using(Claim("data", NOWHERE))
+
+
+@case
+def a_claim_is_in_use() -> Explanation:
+    return using(Claim("data", exclusive=True), user="other")
+
+
+@case
+def a_claim_is_being_bound_elsewhere() -> Explanation:
+    return using(Claim("data", bound=False), Claim("more", on("zone", "b")), user="other")
+
+
+@case
+def nodes_have_too_many_volumes() -> Explanation:
+    return using(Claim("data", driver="ebs"), volumes=0)
 
 
 @case

@@ -75,6 +75,10 @@ def test_codes_are_stable() -> None:
     """Programs depend on these codes."""
     assert sorted(reason.code for reason in get_args(Reason)) == [
         "apart-from-group",
+        "claim-being-bound",
+        "claim-elsewhere",
+        "claim-in-use",
+        "claim-unusable",
         "draining",
         "has-member",
         "kept-away",
@@ -89,6 +93,7 @@ def test_codes_are_stable() -> None:
         "skewed",
         "tainted",
         "target-dead",
+        "too-many-volumes",
         "too-near",
     ]
 

@@ -18,6 +18,8 @@ from stead.engine.facts import (
     AskSubmitted,
     BudgetChanged,
     BudgetEnded,
+    ClaimChanged,
+    ClaimEnded,
     ClockAdvanced,
     EvictionFailed,
     Fact,
@@ -35,7 +37,9 @@ from stead.engine.facts import (
 )
 from stead.language.asks import Affinity, PolicyName, Preference, Spread
 from stead.language.budgets import Budget
+from stead.language.claims import Claim
 from stead.language.labels import Labels, Requirement, Selector
+from stead.language.nodes import Node
 from stead.language.taints import Effect
 from tests.behaviour import (
     all_of,
@@ -93,6 +97,9 @@ FACTS: list[tuple[Fact, ...]] = [
     (AskNominated("waits", "n1"),),
     (BudgetChanged(Budget("web", Selector(((Requirement.is_in("app", "web"),),)), 1)),),
     (BudgetEnded("web"),),
+    (ClaimChanged(Claim("new")),),
+    (ClaimChanged(Claim("data", on("zone", "a"), driver="nfs")),),
+    (ClaimEnded("data"),),
     (AskLost("m1"),),
     (GroupSubmitted(group("h", ask("h0", 1), ask("h1", 0))),),
     (GroupChanged(group("h", ask("h0", 1), min_available=2)),),
@@ -109,7 +116,7 @@ def world() -> Engine:
     """An engine with every kind of state: placed and pending work, taints, groups, timers, random policies."""
     engine = cluster(
         node("n0", 4, GPU=2, labels={"zone": "a"}),
-        node("n1", 4, labels={"zone": "b"}),
+        Node.of("n1", {"CPU": 4}, {"zone": "b"}, volumes={"nfs": 1}),
         node("n2", 4, taints=[taint("gpu")]),
         node("n3", 4, draining=True),
         patience=100.0,
@@ -122,6 +129,7 @@ def world() -> Engine:
         group("g", ask("m0", 1), ask("m1", 1)),
         ask("shy", affinities=all_of(apart_from_app("db", symmetric=True))),
     )
+    engine.apply(ClaimChanged(Claim("data", driver="nfs")), ClaimChanged(Claim("logs", driver="nfs")))
     submit(
         engine,
         ask("waits", 9),
@@ -129,6 +137,9 @@ def world() -> Engine:
         ask("hopes", 1, affinities=all_of(near("nobody"))),
         ask("mourns", 1, affinities=all_of(near("gone"))),
         ask("late", 9, deadline=15.0),
+        ask("misses", 1, claims=("new",)),
+        ask("needs", 1, selector=on("zone", "b"), claims=("data",)),
+        ask("too-many", 1, selector=on("zone", "b"), claims=("logs",)),
         ask("spread", 1, labels=WEB, selector=on("zone", "z"), spreads=(Spread("zone", on("app", "web")),)),
         group("too-big", ask("b0", 9)),
     )
@@ -144,6 +155,8 @@ PROBES = [
     ask("probe-4", labels=WEB, spreads=(Spread("zone", on("app", "web")),)),
     ask("probe-5", affinities=all_of(Affinity(Selector.all_of(Requirement.is_in("ask_id", "w0", "new"))))),
     ask("probe-6", 2, prefers=(Preference(near_app("web")),)),
+    ask("probe-7", claims=("data", "new")),
+    ask("probe-8", claims=("data", "logs")),
 ]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from stead.engine.columns.change_log import ANY_WORK, DRAINING, KEEPERS, RESERVED, TAINTS, Column
+from stead.engine.facts import ClaimChanged
 from stead.engine.fleet import Fleet
 from stead.engine.rules import Rule, World, compile_rules
 from stead.engine.work import Work, meant_by
 from stead.language.asks import Affinity, Ask, Choice, Spread
+from stead.language.claims import Claim
 from stead.language.labels import EMPTY, NOWHERE, Requirement, Selector
 from tests.behaviour import all_of, apart_from_app, ask, cluster, near, near_app, node, on, run, tolerates
 
@@ -19,7 +21,9 @@ ZONE, DISK = Requirement.exists("zone"), Requirement.exists("disk")
 def rules_of(work: Ask) -> tuple[Rule, ...]:
     kind = (work.namespace, work.labels)
     (choice,) = work.choices
-    return compile_rules(choice, kind, work.tolerations, work.affinities, work.spreads, work).in_blame_order()
+    return compile_rules(
+        choice, kind, work.tolerations, work.affinities, work.spreads, work, (), work.claims
+    ).in_blame_order()
 
 
 def named(work: Ask, placed: Work | None = None) -> dict[str, set[Column]]:
@@ -117,21 +121,37 @@ def test_work_that_keeps_others_away_by_a_label_makes_them_read_it() -> None:
     assert named(ask("w", labels={"app": "web"}), placed)["NotKeptAway"] == {KEEPERS} | label("zone")
 
 
+def test_claims_are_read_with_the_labels_and_drivers_that_they_speak_of() -> None:
+    engine = cluster(node("n0"))
+    engine.apply(ClaimChanged(Claim("data", on("zone", "a"), driver="ebs")))
+    found = named(ask("w", claims=("data", "unknown")), engine._parts.board.work)
+    claims = {Column("claim", "data"), Column("claim", "unknown")}
+    uses = {Column("claim-use", "data"), Column("claim-use", "unknown")}
+    assert found["ReachesClaim"] == claims | label("zone")
+    assert found["ClaimFree"] == claims | uses
+    assert found["VolumesFit"] == claims | uses | {Column("volumes", "ebs"), Column("volume-limits", "ebs")}
+
+
 def test_every_rule_can_be_asked_about_an_empty_cluster() -> None:
-    wanted = ask("w", 1, selector=Selector.any_of(ZONE, DISK), affinities=((near("a"),), (near_app("web", "zone"),)))
+    either = ((near("a"),), (near_app("web", "zone"),))
+    wanted = ask("w", 1, selector=Selector.any_of(ZONE, DISK), affinities=either, claims=("data",))
     world = World(Fleet(), Work())
     assert all(not nodes for rule in rules_of(wanted) for _, nodes in rule.refusals(world))
 
 
 def test_rules_are_in_blame_order() -> None:
-    wanted = ask("w", 1, selector=Selector.all_of(ZONE), affinities=all_of(near("a")), spreads=(Spread("zone", WEB),))
+    spread = Spread("zone", WEB)
+    wanted = ask("w", 1, selector=on("zone", "a"), affinities=all_of(near("a")), spreads=(spread,), claims=("data",))
     assert [type(rule).__name__ for rule in rules_of(wanted)] == [
         "NotDraining",
         "HasLabel",
+        "ReachesClaim",
         "HoldsAffinity",
         "NotKeptAway",
         "NotSkewed",
         "ToleratesTaints",
+        "ClaimFree",
+        "VolumesFit",
         "CouldFit",
         "FitsNow",
         "NotReserved",

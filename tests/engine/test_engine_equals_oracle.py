@@ -21,6 +21,8 @@ from stead.engine.facts import (
     AskLost,
     AskRunning,
     AskSubmitted,
+    ClaimChanged,
+    ClaimEnded,
     ClockAdvanced,
     Fact,
     GroupChanged,
@@ -37,6 +39,7 @@ from stead.engine.facts import (
 )
 from stead.engine.settings import Settings
 from stead.language.asks import Affinity, Ask, Group
+from stead.language.claims import Claim
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node
 from stead.language.resources import UNIT, Resources
@@ -45,12 +48,14 @@ from tests.engine.mirror import Mirror
 from tests.oracle import Oracle
 from tests.strategies_for_tests import (
     ASK_IDS,
+    CLAIM_IDS,
     GROUP_IDS,
     NODE_IDS,
     NODE_LABELS,
     TAINT_KEYS,
     asks,
     capacities,
+    claims,
     clusters,
     groups,
     node_labels,
@@ -90,9 +95,9 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     def oracle(self) -> Oracle:
         return self.mirror.oracle
 
-    @initialize(cluster=clusters(), some=some_asks(6))
-    def begin(self, cluster: list[Node], some: list[Ask]) -> None:
-        self.advance(ClockAdvanced(0.0), *map(NodeJoined, cluster))
+    @initialize(cluster=clusters(), some=some_asks(6), known=st.lists(claims(), max_size=4))
+    def begin(self, cluster: list[Node], some: list[Ask], known: list[Claim]) -> None:
+        self.advance(ClockAdvanced(0.0), *map(NodeJoined, cluster), *map(ClaimChanged, known))
         self.advance(*map(AskSubmitted, some))
 
     # Nodes
@@ -100,7 +105,7 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     @rule(node=nodes())
     def join(self, node: Node) -> None:
         capacity = self._with_devices_in_use(node.id, node.capacity)
-        self.advance(NodeJoined(Node(node.id, capacity, node.labels, node.taints, node.ip, node.name, node.draining)))
+        self.advance(NodeJoined(replace(node, capacity=capacity)))
 
     @rule(id=NODE)
     def leave(self, id: str) -> None:
@@ -246,6 +251,14 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     @rule(seconds=SECONDS)
     def hear_an_earlier_time(self, seconds: float) -> None:
         self.advance(ClockAdvanced(self.oracle.now - seconds))
+
+    @rule(some=st.lists(claims(), min_size=1, max_size=2))
+    def change_claims(self, some: list[Claim]) -> None:
+        self.advance(*map(ClaimChanged, some))
+
+    @rule(id=st.sampled_from(CLAIM_IDS))
+    def end_a_claim(self, id: str) -> None:
+        self.advance(ClaimEnded(id))
 
     # Questions
 

@@ -76,6 +76,10 @@ KINDS = {
     "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
     "ServiceAccount": Kind("v1", "serviceaccounts"),
     "ConfigMap": Kind("v1", "configmaps"),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "PersistentVolume": Kind("v1", "persistentvolumes", namespaced=False),
+    "StorageClass": Kind("storage.k8s.io/v1", "storageclasses", namespaced=False),
+    "CSINode": Kind("storage.k8s.io/v1", "csinodes", namespaced=False),
 }
 
 

@@ -24,6 +24,8 @@ from stead.engine.facts import (
     AskSubmitted,
     BudgetChanged,
     BudgetEnded,
+    ClaimChanged,
+    ClaimEnded,
     EvictionFailed,
     Fact,
     NodeJoined,
@@ -169,7 +171,7 @@ def test_a_pod_is_reported(cluster: KubeCluster, given: Pod, expected: list[tupl
 
 
 def test_a_pod_that_cannot_be_read_is_reported_to_its_owner(cluster: KubeCluster, calls: Recorder) -> None:
-    cluster.pods_changed([pod("a", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "x"}}])])
+    cluster.pods_changed([pod("a", volumes=[{"name": "data", "awsElasticBlockStore": {"volumeID": "x"}}])])
     assert (news(cluster), calls.calls) == ([], [("problem", "default/a")])
 
 
@@ -286,6 +288,41 @@ def test_a_pod_that_is_gone_does_not_come_back_with_its_node(cluster: KubeCluste
     cluster.pods_deleted(["default/a"])
     cluster.nodes_changed([node("n1")])
     assert news(cluster) == [("joined", "n1")]
+
+
+def test_a_node_gets_its_limits_of_volumes(cluster: KubeCluster) -> None:
+    read = node("n1")
+    cluster.all_limits([("n1", (("ebs", 2),)), ("n2", (("ebs", 3),))])
+    cluster.nodes_changed([read])
+    assert news(cluster) == [("joined", "n1")]
+    assert dict(cluster.nodes["n1"].volumes) == {"ebs": 2}
+    cluster.nodes_changed([read])
+    cluster.limits_changed("n1", (("ebs", 2),))
+    assert news(cluster) == [], "nothing has changed"
+    cluster.all_limits([("n2", (("ebs", 3),))])
+    assert news(cluster) == [("joined", "n1")]
+    assert not cluster.nodes["n1"].volumes
+
+
+def test_claims_are_reported_before_the_pods_that_use_them(cluster: KubeCluster) -> None:
+    cluster.pods_changed([pod("a", volumes=[{"name": "tmp", "ephemeral": {"volumeClaimTemplate": {}}}])])
+    claim, submitted = cluster.facts()
+    assert isinstance(claim, ClaimChanged) and claim.claim.id == "default/a-tmp"
+    assert isinstance(submitted, AskSubmitted) and submitted.ask.claims == ("default/a-tmp",)
+    cluster.start_over()
+    assert [type(fact) for fact in cluster.facts()] == [ClaimChanged, AskSubmitted]
+    cluster.pods_deleted(["default/a"])
+    assert list(cluster.facts()) == [ClaimEnded("default/a-tmp"), AskEnded("default/a")]
+
+
+def test_a_pod_whose_claims_cannot_be_bound_where_it_was_placed_is_placed_again(cluster: KubeCluster) -> None:
+    cluster.nodes_changed([node("n1")])
+    cluster.pods_changed([waiting := pod("a")])
+    news(cluster)
+    cluster.bind(Placed("default/a", "n1"))
+    cluster.not_bound_here(waiting)
+    assert news(cluster) == [("lost", "default/a")]
+    assert not cluster.binding
 
 
 # Bindings

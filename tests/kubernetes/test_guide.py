@@ -15,9 +15,12 @@ import yaml
 from stead.cli import main
 from stead.kubernetes.api.config import load
 from stead.kubernetes.api.http import ApiClient
+from stead.kubernetes.claims import UNBOUND_IMMEDIATE, not_found
 from stead.kubernetes.manifests.rendering import Installation, manifests
 from stead.kubernetes.scheduler import Options, Scheduler
+from stead.kubernetes.wording import REASONS
 from tests.kubernetes.objects import Kubectl, node, node_of, pod, taint
+from tests.kubernetes.scheduling.provisioner import Provisioner
 from tests.kubernetes.servers.fake import FakeServer
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,10 +35,15 @@ OBJECTS = [
     for block in re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     for found in yaml.safe_load_all(block)
 ]
-PODS = [found for found in OBJECTS if found["kind"] == "Pod" and "priorityClassName" not in found["spec"]]
 URGENT = [
     found for found in OBJECTS if found["kind"] == "PriorityClass" or "priorityClassName" in found.get("spec", {})
 ]
+STORED = [
+    found
+    for found in OBJECTS
+    if found["kind"] in ("StorageClass", "PersistentVolumeClaim") or "volumes" in found.get("spec", {})
+]
+PODS = [found for found in OBJECTS if found["kind"] == "Pod" and found not in (*URGENT, *STORED)]
 
 NODES = [
     node("cpu-1"),
@@ -43,7 +51,7 @@ NODES = [
     node("gpu-1", cpu="16", resources={"nvidia.com/gpu": "2"}, taints=[taint("nvidia.com/gpu", "present")]),
 ]
 
-WITH_A_CLAIM = pod("database", volumes=[{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}])
+WITH_A_DISK = pod("database", volumes=[{"name": "disk", "iscsi": {"iqn": "iqn.2026-05.com.example:disk"}}])
 
 
 def advice() -> dict[str, Any]:
@@ -82,7 +90,7 @@ def test_the_events_of_the_guide_are_those_that_the_scheduler_writes() -> None:
 
     def follow() -> None:
         # One after the other: events of scheduled pods are left out while those of pending pods are due.
-        for count, each in enumerate((*PODS, WITH_A_CLAIM), start=1):
+        for count, each in enumerate((*PODS, WITH_A_DISK), start=1):
             server.load([each])
             kubectl.wait_until(partial(has_written, count))
         assert written() == shown
@@ -130,6 +138,25 @@ def test_the_event_of_a_gang_is_as_in_the_guide() -> None:
     with FakeServer() as server, Kubectl(server) as kubectl:
         server.load([*NODES, *gang])
         while_it_schedules(server, follow)
+
+
+def test_the_database_of_the_guide_gets_its_volume() -> None:
+    def follow() -> None:
+        kubectl.wait_until(lambda: node_of(kubectl.get("Pod", "database")))
+
+    with FakeServer() as server, Kubectl(server) as kubectl, Provisioner(server):
+        server.load([*NODES, *STORED])
+        while_it_schedules(server, follow)
+        data = kubectl.get("PersistentVolumeClaim", "data")
+        assert data["status"]["phase"] == "Bound"
+        node = data["metadata"]["annotations"]["volume.kubernetes.io/selected-node"]
+        assert node == node_of(kubectl.get("Pod", "database"))
+
+
+def test_the_messages_about_volumes_are_those_of_the_guide() -> None:
+    known = [*REASONS.values(), UNBOUND_IMMEDIATE, not_found("default/data")]
+    listed = re.findall(r"^\| `(.*(?:olume|RBD).*)` \|", GUIDE, re.MULTILINE)
+    assert len([each for each in listed if each in known]) == 6
 
 
 def test_the_readme_shows_an_event_of_the_guide() -> None:

@@ -220,11 +220,6 @@ UNSUPPORTED = [
         {"resourceClaims": [{"name": "gpu"}]},
         r"spec\.resourceClaims \(dynamic resource allocation\) is not supported yet",
     ),
-    (
-        {"volumes": [{"name": "disk", "persistentVolumeClaim": {"claimName": "c"}}]},
-        r"spec\.volumes\[disk\]\.persistentVolumeClaim is not supported yet",
-    ),
-    ({"volumes": [{"name": "files", "emptyDir": {}}, {"name": "scratch", "ephemeral": {}}]}, r"\[scratch\]\.ephemeral"),
     ({"volumes": [{"name": "d", "gcePersistentDisk": {"pdName": "x"}}]}, r"\[d\]\.gcePersistentDisk"),
     ({"volumes": [{"name": "d", "awsElasticBlockStore": {"volumeID": "x"}}]}, r"\[d\]\.awsElasticBlockStore"),
     ({"volumes": [{"name": "d", "rbd": {"image": "x"}}]}, r"\[d\]\.rbd"),

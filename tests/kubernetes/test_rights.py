@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,9 +25,11 @@ from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.reporting import PodRef, Reporter
 from stead.kubernetes.manifests.rendering import Installation, manifests
 from stead.kubernetes.scheduler import Options, Scheduler
-from tests.kubernetes.objects import Kubectl, condition_of, node, node_of, pod, priority_class, taint
+from tests.kubernetes.objects import HOSTNAME, Kubectl, condition_of, node, node_of, pod, priority_class, taint
+from tests.kubernetes.scheduling.provisioner import Provisioner
 from tests.kubernetes.servers.fake import FakeServer, Seen
 from tests.kubernetes.servers.real import RealServer, missing
+from tests.kubernetes.storage_objects import NO_PROVISIONER, claim, pod_with, storage_class, volume
 
 NAMESPACE, LEASE = "stead-system", "stead"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:stead-scheduler"
@@ -98,8 +101,9 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
         await running
 
     def everything_happened() -> bool:
-        """One pod is bound after a conflict, another fits nowhere, one was evicted, and the lease was renewed."""
-        is_bound = node_of(kubectl.get("Pod", "web"))
+        """One pod is bound after a conflict, two after their claims, another fits nowhere, one was evicted, and the
+        lease was renewed."""
+        is_bound = all(node_of(kubectl.get("Pod", name)) for name in ("web", "db", "cache"))
         is_pending = condition_of(kubectl.get("Pod", "huge"), "PodScheduled")
         return bool(is_bound and is_pending and reasons_of(kubectl) == REASONS and server.count("PUT"))
 
@@ -118,8 +122,12 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
         kubectl.bind("low", "tiny")
         kubectl.create(urgent())
         uid = kubectl.get("Pod", "huge")["metadata"]["uid"]
+        for each in with_claims():
+            kubectl.create(each)
         server.fail_next("POST", "/pods/web/binding$", 409)
-        run_with_client(server, schedule)
+        with Provisioner(server):
+            kubectl.wait_until(lambda: kubectl.get("PersistentVolume", "disk")["status"]["phase"] == "Available")
+            run_with_client(server, schedule)
         run_with_client(server, repeat_an_event)
         requests = [seen for seen in server.requests if seen.user == ACCOUNT]
     in_all_namespaces, in_its_own = rights_of(objects()["ClusterRole"]), rights_of(objects()["Role"])
@@ -153,6 +161,19 @@ def urgent() -> dict[str, Any]:
     return pod("urgent", cpu="1", **more)
 
 
+def with_claims() -> list[dict[str, Any]]:
+    """A pod whose volume must be created, and one that gets a volume that exists."""
+    return [
+        storage_class("disk"),
+        storage_class("local", NO_PROVISIONER),
+        volume("disk", "local", HOSTNAME, "a"),
+        claim("data"),
+        claim("files", "local"),
+        pod_with("db", "data"),
+        pod_with("cache", "files"),
+    ]
+
+
 @contextmanager
 def in_a_pod(server: RealServer, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The container's command, with the files that Kubernetes mounts into a pod, for as long as the block takes."""
@@ -180,6 +201,10 @@ def in_a_pod(server: RealServer, folder: Path) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
+def on_a(kubectl: Kubectl, name: str) -> bool:
+    return node_of(kubectl.get("Pod", name)) == "a"
+
+
 @pytest.mark.kube
 def test_a_real_server_allows_everything_that_the_scheduler_does(tmp_path: Path) -> None:
     if why := missing():
@@ -192,14 +217,15 @@ def test_a_real_server_allows_everything_that_the_scheduler_does(tmp_path: Path)
                 assert kubectl.request("POST", path, each).status == 201
             elif kind != "PodDisruptionBudget":  # the server is of version 1.20, and policy/v1 came with 1.21
                 kubectl.create(each)
-        for each in (node("a"), *crowded()):
+        for each in (node("a"), *crowded(), *with_claims()):
             kubectl.create(each)
         kubectl.bind("low", "tiny")
         kubectl.create(urgent())
         kubectl.create(pod("web"))
         kubectl.create(pod("huge", cpu="100"))
-        with in_a_pod(server, tmp_path / "serviceaccount") as process:
-            kubectl.wait_until(lambda: node_of(kubectl.get("Pod", "web")) == "a")
+        with Provisioner(server), in_a_pod(server, tmp_path / "serviceaccount") as process:
+            for name in ("web", "db", "cache"):
+                kubectl.wait_until(partial(on_a, kubectl, name))
             kubectl.wait_until(lambda: condition_of(kubectl.get("Pod", "huge"), "PodScheduled"))
             kubectl.wait_until(lambda: reasons_of(kubectl) == REASONS)
             assert kubectl.get("Lease", LEASE, NAMESPACE)["spec"]["holderIdentity"]

@@ -216,14 +216,14 @@ def test_unicode_and_escapes() -> None:
 
 
 def test_a_problem_says_whether_it_is_unsupported() -> None:
-    claim: dict[str, Any] = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]}
-    unsupported, invalid = read(Templates(), pod(**claim)), read(Templates(), pod(tolerations=[{"effect": "Never"}]))
+    disk: dict[str, Any] = {"volumes": [{"name": "data", "awsElasticBlockStore": {"volumeID": "v"}}]}
+    unsupported, invalid = read(Templates(), pod(**disk)), read(Templates(), pod(tolerations=[{"effect": "Never"}]))
     assert unsupported.ask is None and unsupported.problem is not None and unsupported.problem.is_unsupported
-    assert unsupported.problem.sentence.startswith("spec.volumes[data].persistentVolumeClaim is not supported yet")
+    assert unsupported.problem.sentence.startswith("spec.volumes[data].awsElasticBlockStore is not supported yet")
     assert invalid.ask is None and invalid.problem is not None and not invalid.problem.is_unsupported
     others: list[dict[str, Any]] = [{"nodeName": "n1"}, {"schedulerName": "default-scheduler"}]
     for more in others:
-        placed = read(Templates(), pod(**claim, **more))
+        placed = read(Templates(), pod(**disk, **more))
         assert placed.ask is not None and placed.problem is None
 
 
@@ -267,7 +267,7 @@ def different_pods() -> Iterator[tuple[str, Fields]]:
         "pod resources": {"resources": {"requests": {"cpu": "1"}}},
         "priority": {"priority": 1},
         "image volume": {"volumes": [{"name": "m", "image": {"reference": "model"}}]},
-        "claim": {"volumes": [{"name": "m", "persistentVolumeClaim": {"claimName": "c"}}]},
+        "disk": {"volumes": [{"name": "m", "awsElasticBlockStore": {"volumeID": "v"}}]},
         "device claim": {"resourceClaims": [{"name": "gpu"}]},
         "gang": {"schedulingGroup": {"podGroupName": "g"}},
     }
@@ -293,6 +293,31 @@ def test_pods_that_differ_have_different_templates(fields: Fields) -> None:
     one, other = read(templates, pod()), read(templates, fields)
     assert len(templates) == 2
     assert (one.ask, one.problem, one.gang) != (other.ask, other.problem, other.gang)
+
+
+def test_pods_that_differ_only_in_their_claims_share_a_template() -> None:
+    """The pods of a StatefulSet, each with a claim of its own."""
+    templates = Templates()
+    for number in range(3):
+        volumes = [
+            {"name": "data", "persistentVolumeClaim": {"claimName": f"data-web-{number}"}},
+            {"name": "cache", "ephemeral": {"volumeClaimTemplate": {}}},
+            {"name": "again", "persistentVolumeClaim": {"claimName": f"data-web-{number}"}},
+            {"name": "none", "persistentVolumeClaim": None},
+        ]
+        fields = pod(volumes=volumes)
+        fields["metadata"] |= {"name": f"web-{number}", "namespace": "shop"}
+        found = read(templates, fields)
+        assert found.ask == ask_of(fields)
+        assert found.claims == ((f"shop/data-web-{number}", f"shop/web-{number}-cache"), (f"shop/web-{number}-cache",))
+        assert found.ask is not None and found.ask.claims == found.claims[0]
+        assert templates.reread(found) is found
+    assert len(templates) == 1
+
+
+def test_a_claim_without_a_name_is_a_problem_of_the_pod() -> None:
+    found = read(Templates(), pod(volumes=[{"name": "data", "persistentVolumeClaim": {}}]))
+    assert found.problem is not None and "spec.volumes[data].persistentVolumeClaim.claimName" in found.problem.sentence
 
 
 def test_no_more_templates_are_kept_than_allowed(translated: list[Fields]) -> None:

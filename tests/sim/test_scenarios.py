@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskSubmitted,
+    ClaimChanged,
+    ClaimEnded,
     GroupEnded,
     GroupSubmitted,
     NodeDrained,
@@ -24,6 +27,7 @@ from stead.engine.facts import (
 from stead.engine.settings import Settings
 from stead.errors import Invalid
 from stead.language.asks import ASK_ID, Affinity, Ask, Choice, PolicyName, Preference, Spread, Strategy
+from stead.language.claims import Claim
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node
 from stead.language.resources import Resources
@@ -56,10 +60,11 @@ def test_a_node_has_all_fields_of_its_entry() -> None:
     text = """
     nodes:
       - {id: n, capacity: {CPU: 4, memory: 2Gi}, labels: {zone: a}, taints: "gpu=true,spot:NoExecute", draining: true,
-         ip: 10.0.0.1, name: one, at: 5}
+         ip: 10.0.0.1, name: one, volumes: {nfs: 2, ebs: 25}, at: 5}
     """
     taints = (Taint("gpu", "true"), Taint("spot", "", Effect.NO_EXECUTE))
     node = Node("n", Resources.of(CPU=4, memory="2Gi"), Labels({"zone": "a"}), taints, "10.0.0.1", "one", True)
+    node = replace(node, volumes=(("ebs", 25), ("nfs", 2)))
     assert parse(text).moments == ((5.0, NodeJoined(node)),)
 
 
@@ -71,6 +76,34 @@ def test_taints_are_taken_in_every_written_form(written: str) -> None:
     ((_, fact),) = parse(f"nodes: [{{id: n, taints: {written}}}]").moments
     assert isinstance(fact, NodeJoined)
     assert fact.node.taints == (Taint("gpu", "true"),)
+
+
+def test_a_claim_has_all_fields_of_its_entry_and_can_change_and_end() -> None:
+    text = """
+    claims:
+      - {id: data, selector: zone = a, exclusive: true, driver: ebs, bound: false, problem: is being deleted, at: 5}
+      - {id: data, label_selector: {zone: a}, at: 8, until: 9}
+      - {id: logs}
+    """
+    zone = within("zone", "a")
+    assert parse(text).moments == (
+        (0.0, ClaimChanged(Claim("logs"))),
+        (5.0, ClaimChanged(Claim("data", zone, True, "ebs", False, "is being deleted"))),
+        (8.0, ClaimChanged(Claim("data", zone))),
+        (9.0, ClaimEnded("data")),
+    )
+
+
+@pytest.mark.parametrize(("written", "claims"), [("claims: data", ("data",)), ("claims: [b, a]", ("b", "a"))])
+def test_work_names_its_claims(written: str, claims: tuple[str, ...]) -> None:
+    assert ask(written).claims == claims
+
+
+def test_members_of_a_group_use_the_claims_of_the_group_unless_they_have_their_own() -> None:
+    text = "groups: {id: g, claims: shared, bundles: [{CPU: 1}, {resources: {CPU: 1}, claims: own}]}"
+    ((_, fact),) = parse(text).moments
+    assert isinstance(fact, GroupSubmitted)
+    assert [member.claims for member in fact.group.all_members] == [("shared",), ("own",)]
 
 
 def test_count_makes_numbered_copies_and_every_sets_them_apart() -> None:

@@ -128,6 +128,14 @@ _by_policy = click.option(
     metavar="FILE",
     help="YAML list of the topology spread constraints for pods that have none. [default: those of kube-scheduler]",
 )
+@click.option(
+    "--volume-timeout",
+    "volume_timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600.0,
+    metavar="SECONDS",
+    help="How long the volumes of a pod may take to be bound, before the pod is placed again. [default: 600]",
+)
 @click.option("--no-scheduled-events", is_flag=True, help="Do not create an event for each pod that is bound.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the log."
@@ -155,6 +163,7 @@ def scheduler(
     listen: str,
     journal: str | None,
     default_spread: str | None,
+    volume_timeout_s: float,
     no_scheduled_events: bool,
     log_format: str,
     log_level: str,
@@ -195,6 +204,7 @@ def scheduler(
         lease_times=lease_seconds,
         journal=journal,
         reports_scheduled=not no_scheduled_events,
+        volumes_timeout_s=volume_timeout_s,
     )
     logs.set_up(logs.LogFormat(log_format), log_level)
     if DEFAULT_SCHEDULER in names:

@@ -32,6 +32,7 @@ from stead.engine.shapes import Demand, Shape
 from stead.engine.waiting import Line, Lines
 from stead.engine.work import Placement, Unmanaged, Work
 from stead.language.asks import Ask, AskId, GroupId, PolicyName
+from stead.language.claims import Claim, ClaimId
 from stead.language.nodes import NodeId
 from stead.language.resources import Resources
 
@@ -334,6 +335,12 @@ class Board:
         if used is not None:
             used = used._replace(held=self.fleet.take(row, used.needs))
         self.work.set_unmanaged(self.fleet, row, used)
+
+    def claim_changed(self, claim: Claim) -> None:
+        self.work.claim_changed(self.fleet, claim)
+
+    def claim_ended(self, id: ClaimId) -> None:
+        self.work.claim_ended(self.fleet, id)
 
     def set_hold(self, hold: Hold | None, news: bool = True) -> None:
         """Reserve nodes, or end the reservation, which wakes the work that it refused."""

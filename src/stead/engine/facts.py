@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from stead.language.asks import Ask, AskId, Group, GroupId
 from stead.language.budgets import Budget
+from stead.language.claims import Claim, ClaimId
 from stead.language.labels import EMPTY, Labels
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources
@@ -210,6 +211,20 @@ class BudgetEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimChanged:
+    """A claim is new, or is now this: it was bound, or other nodes can use it."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEnded:
+    """There is no such claim any more. Work that uses it keeps its place."""
+
+    claim: ClaimId
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSubmitted:
     """A group was submitted: asks to place together or not at all. An id that is already known is ignored."""
 
@@ -255,6 +270,8 @@ Fact = (
     | AskNominated
     | BudgetChanged
     | BudgetEnded
+    | ClaimChanged
+    | ClaimEnded
     | GroupSubmitted
     | GroupChanged
     | GroupEnded

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stead.engine.columns.amounts import Amount, Amounts, DeviceShares, grown
 from stead.engine.columns.change_log import DRAINING, IMAGES, NODES, TAINTS, ChangeLog, Column
+from stead.engine.columns.claims import VolumeLimits
 from stead.engine.columns.sharing import Sheet, Shelf
 from stead.language.labels import NODE_ID_KEYS, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
@@ -159,6 +160,7 @@ class Fleet:
         self.estimates: Sheet[str, Amounts] = Sheet()
         """What scores assume to be in use, in addition to what was requested."""
         self.amounts: Sheet[str, Amount] = Sheet()
+        self.limits = VolumeLimits()
         self.ask_counts: Amounts = np.zeros(self.size, np.int64)
         self.versions: Sheet[Column, int] = Sheet()
         self.version = 0
@@ -184,7 +186,7 @@ class Fleet:
             self._about_taints = self.versions.map.get(TAINTS, 0), {}
         twin.__dict__.update(self.__dict__)
         twin._changed, twin._domains = {}, dict(self._domains)
-        for name in ("rows", "nodes", "with_key", "with_value", "taints", "images", "amounts", "versions"):
+        for name in ("rows", "nodes", "with_key", "with_value", "taints", "images", "amounts", "limits", "versions"):
             setattr(twin, name, getattr(self, name).fork(lasting))
         twin.estimates = Sheet({name: column.copy() for name, column in self.estimates.map.items()})
         twin.touched, twin.news, twin._vacant = ChangeLog(), self.news.fork(), list(self._vacant)
@@ -350,6 +352,7 @@ class Fleet:
             self._relabel(row, old.all_labels, node.all_labels)
             self._retaint(row, old.taints, node.taints)
             self._restock(row, old.images, node.images)
+            self._relimit(row, old.volumes, node.volumes)
             self._resize(row, node.capacity)
             self.set_draining(row, node.draining)
             return row
@@ -375,6 +378,7 @@ class Fleet:
         self._relabel(row, Labels(), node.all_labels)
         self._retaint(row, (), node.taints)
         self._restock(row, (), node.images)
+        self._relimit(row, (), node.volumes)
         self._resize(row, node.capacity)
         if node.draining:
             self.draining |= 1 << row
@@ -394,6 +398,7 @@ class Fleet:
         self._relabel(row, node.all_labels, Labels())
         self._retaint(row, node.taints, ())
         self._restock(row, node.images, ())
+        self._relimit(row, node.volumes, ())
         self._resize(row, Resources())
         if self.draining >> row & 1:
             self.draining &= ~(1 << row)
@@ -537,6 +542,10 @@ class Fleet:
             known = images.get(name)
             images[name] = (size, bit) if known is None else (known[0], known[1] | bit)
         self.bump(IMAGES, news=False)
+
+    def _relimit(self, row: int, old: tuple[tuple[str, int], ...], new: tuple[tuple[str, int], ...]) -> None:
+        for column in self.limits.set(row, old, new) if old != new else ():
+            self.bump(column, row)
 
     def estimate(self, row: int, amounts: Iterable[tuple[str, int]], step: int) -> None:
         """Work with these estimates was placed (+1) or removed (-1)."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stead.language.asks import Affinity, HostPort, Spread
+from stead.language.claims import ClaimId
 from stead.language.labels import Requirement, Selector
 from stead.language.taints import Taint
 
@@ -35,6 +36,28 @@ class NoTermMatches:
 
     code: ClassVar[str] = "no-term-matches"
     selector: Selector
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUnusable:
+    """No work can use the claim now, whatever the node."""
+
+    code: ClassVar[str] = "claim-unusable"
+    claim: ClaimId
+    problem: str = ""
+    """Why, as a short clause; empty if there is no such claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimElsewhere:
+    """The claim cannot be used on the node."""
+
+    code: ClassVar[str] = "claim-elsewhere"
+    claim: ClaimId
+    selector: Selector
+    """Which nodes can use it."""
+    bound: bool = True
+    """Whether its volume exists; if not, this is where it can be created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +129,30 @@ class PortTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimInUse:
+    """The claim takes one piece of work at a time, and placed work uses it."""
+
+    code: ClassVar[str] = "claim-in-use"
+    claim: ClaimId
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimBeingBound:
+    """The volume of the claim will be created for another node, where placed work uses it."""
+
+    code: ClassVar[str] = "claim-being-bound"
+    claim: ClaimId
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyVolumes:
+    """The node may not have more volumes of the driver."""
+
+    code: ClassVar[str] = "too-many-volumes"
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
 class HasMember:
     """The group is strictly spread, and another member is in the node's domain or the node lacks the topology key."""
 
@@ -154,6 +201,8 @@ Reason = (
     Draining
     | LacksLabel
     | NoTermMatches
+    | ClaimUnusable
+    | ClaimElsewhere
     | NotNear
     | TargetDead
     | TooNear
@@ -162,6 +211,9 @@ Reason = (
     | Skewed
     | Tainted
     | PortTaken
+    | ClaimInUse
+    | ClaimBeingBound
+    | TooManyVolumes
     | HasMember
     | ApartFromGroup
     | NeverFits

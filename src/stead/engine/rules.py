@@ -18,6 +18,10 @@ from stead.engine.counts import DomainCounts
 from stead.engine.fleet import Domains, Fleet, Nodes, from_flags
 from stead.engine.reasons import (
     ApartFromGroup,
+    ClaimBeingBound,
+    ClaimElsewhere,
+    ClaimInUse,
+    ClaimUnusable,
     Draining,
     HasMember,
     KeptAway,
@@ -33,10 +37,12 @@ from stead.engine.reasons import (
     Skewed,
     Tainted,
     TargetDead,
+    TooManyVolumes,
     TooNear,
 )
 from stead.engine.work import Kind, Matching, Work, meant_by
 from stead.language.asks import Affinity, Choice, HostPort, Spread, Strategy
+from stead.language.claims import ClaimId
 from stead.language.labels import NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.taints import Taint, Toleration, tolerated
 
@@ -103,6 +109,72 @@ class MatchesSelector:
 
     def refusals(self, world: World) -> Refused:
         yield NoTermMatches(self.selector), world.fleet.alive & ~world.fleet.selected(self.selector)
+
+
+@dataclass(frozen=True, slots=True)
+class ReachesClaim:
+    """Work can use the claim on the node."""
+
+    claim: ClaimId
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        known = work.claims.known.map.get(self.claim)
+        keys = sorted(known.selector.keys) if known is not None else ()
+        return (Column("claim", self.claim), *(Column("label", key) for key in keys))
+
+    def refusals(self, world: World) -> Refused:
+        fleet, claim = world.fleet, world.work.claims.known.map.get(self.claim)
+        if claim is None or claim.problem:
+            yield ClaimUnusable(self.claim, "" if claim is None else claim.problem), fleet.alive
+        else:
+            refused = fleet.alive & ~fleet.selected(claim.selector)
+            yield ClaimElsewhere(self.claim, claim.selector, claim.bound), refused
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFree:
+    """No placed work uses an exclusive claim, and none on another node uses a claim that is not bound yet."""
+
+    claim: ClaimId
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        return Column("claim", self.claim), Column("claim-use", self.claim)
+
+    def refusals(self, world: World) -> Refused:
+        claim, users = world.work.claims.known.map.get(self.claim), world.work.claims.nodes(self.claim)
+        if claim is None or not users:
+            return
+        if claim.exclusive:
+            yield ClaimInUse(self.claim), world.fleet.alive
+        elif not claim.bound:
+            is_clear = not users & (users - 1)  # all users are on one node
+            yield ClaimBeingBound(self.claim), world.fleet.alive & ~users if is_clear else world.fleet.alive
+
+    def where_evicting_helps(self, world: World) -> Nodes:
+        """Evicting work on one node ends these refusals only there, and only if all that uses the claim is there."""
+        refuses = any(nodes for _, nodes in self.refusals(world))
+        return world.work.claims.nodes(self.claim) if refuses else world.fleet.alive
+
+
+@dataclass(frozen=True, slots=True)
+class VolumesFit:
+    """With the volumes of these claims, the node has no more volumes of a driver than it may."""
+
+    claims: tuple[ClaimId, ...]
+
+    def reads(self, work: Work) -> tuple[Column, ...]:
+        drivers = work.claims.of_drivers(self.claims)
+        columns = [Column(kind, id) for id in self.claims for kind in ("claim", "claim-use")]
+        columns += [Column(kind, driver) for driver in drivers for kind in ("volumes", "volume-limits")]
+        return tuple(columns)
+
+    def refusals(self, world: World) -> Refused:
+        fleet, claims = world.fleet, world.work.claims
+        for driver, its in claims.of_drivers(self.claims).items():
+            limits = fleet.limits.column(driver, fleet.size)
+            if limits is not None:
+                exceeded = from_flags(claims.volumes_with(driver, its, fleet.size) > limits)
+                yield TooManyVolumes(driver), fleet.alive & exceeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,11 +464,11 @@ class Rules:
 
     @property
     def depend_on_work(self) -> bool:
-        """Whether the choice itself has rules about other work: affinities, spreads or ports."""
+        """Whether the choice itself has rules about other work: affinities, spreads, ports or claims."""
         return any(isinstance(rule, _ABOUT_WORK) and not isinstance(rule, NotKeptAway) for rule in self.lasting)
 
 
-_ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed, PortsFree)
+_ABOUT_WORK = (HoldsAffinity, HoldsOneAlternative, NotKeptAway, NotSkewed, PortsFree, ClaimFree, VolumesFit)
 
 
 def compile_rules(
@@ -407,6 +479,7 @@ def compile_rules(
     spreads: tuple[Spread, ...],
     holder: object,
     ports: tuple[HostPort, ...] = (),
+    claims: tuple[ClaimId, ...] = (),
 ) -> Rules:
     """All rules of one choice, in blame order."""
     needs = tuple(choice.resources.items())
@@ -418,6 +491,8 @@ def compile_rules(
         lasting.extend(HasLabel(requirement) for requirement in choice.selector.terms[0])
     else:
         lasting.append(MatchesSelector(choice.selector))
+    claims = tuple(dict.fromkeys(claims))
+    lasting.extend(ReachesClaim(claim) for claim in claims)
     # Then affinities to other work, and those of other work to this.
     if len(affinities) == 1:
         lasting.extend(HoldsAffinity(affinity, kind) for affinity in affinities[0])
@@ -431,6 +506,9 @@ def compile_rules(
     lasting.append(ToleratesTaints(tolerations))
     if ports:
         lasting.append(PortsFree(ports))
+    if claims:
+        lasting.extend(ClaimFree(claim) for claim in claims)
+        lasting.append(VolumesFit(claims))
     # Nodes that are too small come before nodes that are full now: only the second kind can fit later.
     return Rules(tuple(lasting), kept_away, CouldFit(needs), FitsNow(needs), NotReserved(holder))
 

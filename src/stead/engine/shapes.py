@@ -52,7 +52,7 @@ class Demand:
         self.policy = policy
         self.is_kube = ask.policy is PolicyName.KUBE
         self.rules: Rules = compile_rules(
-            choice, self.kind, ask.tolerations, ask.affinities, ask.spreads, shape, ask.ports
+            choice, self.kind, ask.tolerations, ask.affinities, ask.spreads, shape, ask.ports, ask.claims
         )
 
     def reads(self, work: Work) -> tuple[Column, ...]:
@@ -97,8 +97,8 @@ class Demand:
 
 class Shape:
     """Everything about an ask that can affect its placement, compiled. `one_by_one`: placing one ask may change where
-    the next may go (it has affinities, spreads, ports or a random policy), so they are placed one at a time. `batch`:
-    the policy that decides such asks in batches, if any."""
+    the next may go (it has affinities, spreads, ports, claims or a random policy), so they are placed one at a time.
+    `batch`: the policy that decides such asks in batches, if any."""
 
     __slots__ = ("batch", "demands", "key", "kind", "one_by_one", "policy")
 
@@ -107,7 +107,7 @@ class Shape:
         self.kind: Kind = (ask.namespace, ask.labels)
         self.demands = tuple(Demand(index, choice, self, ask, policy) for index, choice in enumerate(ask.choices))
         looks_at_work = any(not isinstance(preference.want, Selector) for preference in ask.prefers)
-        affects_work = bool(ask.affinities or ask.spreads or ask.ports or ask.pulls)
+        affects_work = bool(ask.affinities or ask.spreads or ask.ports or ask.pulls or ask.claims)
         self.one_by_one = affects_work or looks_at_work or policy.by_chance
         self.policy = ask.policy
         self.batch = ask.policy if ask.policy.in_batches and not self.one_by_one else None

@@ -17,11 +17,13 @@ import numpy as np
 
 from stead.engine.columns.amounts import Amounts, DeviceShares, as_needs
 from stead.engine.columns.change_log import ANY_WORK, KEEPERS, PULLS, Column
+from stead.engine.columns.claims import Claims
 from stead.engine.columns.sharing import Sheet, Shelf
 from stead.engine.counts import CountColumns, DomainCounts
 from stead.engine.fleet import Domains, Fleet, Nodes
 from stead.engine.targets import Targets, ids_named
 from stead.language.asks import ASK_ID, Affinity, Ask, AskId, GroupId, HostPort
+from stead.language.claims import Claim, ClaimId
 from stead.language.labels import Labels, Selector
 from stead.language.resources import Resources
 
@@ -148,6 +150,7 @@ class Work:
         self._watched: Sheet[AskId, None] = Sheet()
         self._all_watched = False
         self.targets = Targets()
+        self.claims = Claims()
         self._caches = Caches()
 
     def fork(self, lasting: bool = True) -> Work:
@@ -364,6 +367,16 @@ class Work:
         for id in self.targets.note_known(asks):
             self._bump_watched(fleet, id)
 
+    def claim_changed(self, fleet: Fleet, claim: Claim) -> None:
+        """A claim is new, or is now this."""
+        for column in self.claims.set(claim):
+            fleet.bump(column)
+
+    def claim_ended(self, fleet: Fleet, id: ClaimId) -> None:
+        """There is no such claim any more."""
+        for column in self.claims.end(id):
+            fleet.bump(column)
+
     def note_ended(self, fleet: Fleet, id: AskId) -> None:
         """An ask has ended; work that must be near it is tried again, so that its reason is updated."""
         if self.targets.note_ended(id):
@@ -403,6 +416,8 @@ class Work:
         for port in ask.ports:
             self._count_port(port, row, step)
             fleet.bump(Column("port", port.number), row, news=step < 0)
+        for column in self.claims.count(ask.claims, row, step) if ask.claims else ():
+            fleet.bump(column, row, news=step < 0)
         if self._all_watched:
             fleet.bump(ANY_WORK, row)
 

@@ -46,6 +46,7 @@ from stead.kubernetes.api.binding import BindResult, Outcome
 from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.gang_members import GangMembers
 from stead.kubernetes.gangs import GangKind, GangSize, Membership, SizeKey
+from stead.kubernetes.storage import Limits, Storage
 from stead.kubernetes.templates import Pod
 from stead.language.asks import Ask, GroupId
 from stead.language.budgets import Budget
@@ -116,6 +117,8 @@ class KubeCluster:
         self._refused: dict[PodKey, Problem | None] = {}  # pods with a problem that was reported
         self._budgets: dict[str, Budget] = {}
         self._gangs = GangMembers()
+        self.storage = Storage()
+        """Claims, volumes and classes, and the facts about claims."""
         self._facts: list[Fact] = []
         self._nominations: list[Fact] = []  # they come last: pods of gangs are submitted with their gangs
         self._now = 0.0
@@ -124,7 +127,7 @@ class KubeCluster:
 
     def nodes_changed(self, changed: Iterable[Node]) -> None:
         """Nodes were added or changed."""
-        for node in changed:
+        for node in map(self.storage.with_limits, changed):
             if self.nodes.get(node.id) is node:
                 continue
             is_new = node.id not in self.nodes
@@ -159,6 +162,8 @@ class KubeCluster:
                 self.pods_finished([pod])
                 continue
             self.pods[pod.key] = pod
+            if pod.claims[1]:
+                self.storage.expect(pod.claims[1], pod.key, pod.uid)
             if pod.is_gated and pod.scheduler_name in self.names:
                 self._gated.add(pod.key)
             elif self._gated:
@@ -180,6 +185,8 @@ class KubeCluster:
             if pod is None:
                 continue
             self._forget(key)
+            if pod.claims[0]:
+                self.storage.pod_gone(pod.claims[0], pod.uid)
             self._binding.pop(key, None)
             self._arrived.pop(key, None)
             self._gated.discard(key)
@@ -244,6 +251,29 @@ class KubeCluster:
         if current is not None and current.uid == pod.uid and not current.is_deleting:
             self._facts.append(EvictionFailed(pod.key, is_final))
 
+    def not_bound_here(self, pod: Pod) -> None:
+        """A pod that was placed cannot get its claims on that node, as is clear before anything was written."""
+        self._binding.pop(pod.key, None)
+        self.released(pod)
+
+    # -- limits of volumes
+
+    def limits_changed(self, node: NodeId, limits: Limits) -> None:
+        """A node may have so many volumes of each driver; () if there are no limits."""
+        known = self.nodes.get(node)
+        read = None if known is None else self.storage.as_read(known)
+        self.storage.limits_changed(node, limits)
+        if read is not None:
+            self.nodes_changed([read])
+
+    def all_limits(self, listed: Iterable[tuple[NodeId, Limits]]) -> None:
+        """These are all limits."""
+        current = dict(listed)
+        for node in [node for node in self.storage.limited_nodes if node not in current]:
+            self.limits_changed(node, ())
+        for node, limits in current.items():
+            self.limits_changed(node, limits)
+
     # -- budgets
 
     def budget_changed(self, budget: Budget) -> None:
@@ -291,6 +321,7 @@ class KubeCluster:
         self._nominations.clear()
         self._facts = [NodeJoined(node) for node in self.nodes.values()]
         self._facts += [BudgetChanged(budget) for budget in self._budgets.values()]
+        self.storage.start_over()
         for pod in self.pods.values():
             self._report(pod)
 
@@ -388,13 +419,13 @@ class KubeCluster:
         return self._now
 
     def facts(self) -> Iterable[Fact]:
-        facts = [*self._facts, *self._gangs.facts(), *self._nominations]
+        facts = [*self.storage.facts(), *self._facts, *self._gangs.facts(), *self._nominations]
         self._facts, self._nominations = [], []
         return facts
 
     @property
     def has_facts(self) -> bool:
-        return bool(self._facts) or self._gangs.has_facts
+        return bool(self._facts) or self._gangs.has_facts or self.storage.has_facts
 
     def bind(self, placed: Placed | GroupPlaced) -> None:
         pairs = ((placed.ask, placed.node),) if isinstance(placed, Placed) else placed.members

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from stead.errors import Invalid, Unsupported, did_you_mean, one_of
+from stead.kubernetes.claims import claims_in
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, Owners
-from stead.kubernetes.fields import Fields, fields_in, items_in, labels_of, number_in, parts_in
+from stead.kubernetes.fields import Fields, fields_in, items_in, labels_of, number_in, parts_in, text_in
 from stead.kubernetes.gangs import COUNT_ANNOTATION, membership_of
 from stead.kubernetes.nodes import node_of
 from stead.kubernetes.requesting import PODS, images_of, needs_of, ports_of
@@ -31,6 +32,7 @@ from stead.kubernetes.selecting import (
     tolerations_of,
 )
 from stead.language.asks import Affinity, Ask, Choice, PolicyName, Preference, Spread
+from stead.language.claims import ClaimId
 from stead.language.labels import ANYWHERE, Labels, Selector
 from stead.language.taints import Toleration
 from stead.text import quoted
@@ -51,15 +53,13 @@ KNOWN_ANNOTATIONS = (POLICY_ANNOTATION, COUNT_ANNOTATION)
 DEFAULT_SCHEDULER = "create the pod again with schedulerName: default-scheduler"
 """The scheduler of a pod cannot be changed."""
 
-CLAIMS = ("persistentVolumeClaim", "ephemeral")
+CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
 """Volumes that only some nodes can mount, depending on claims, storage classes and drivers."""
 
-DISKS = (
+UNSUPPORTED_VOLUMES = frozenset(
     "awsElasticBlockStore azureDisk azureFile cinder gcePersistentDisk iscsi portworxVolume rbd vsphereVolume".split()
 )
 """Volumes that kube-scheduler limits: two pods on a node may not share the disk, or a node attaches a few at most."""
-
-UNSUPPORTED_VOLUMES = frozenset({*CLAIMS, *DISKS})
 
 LOWER_PRIORITY, NEVER = "PreemptLowerPriority", "Never"
 """Values of `spec.preemptionPolicy`."""
@@ -124,6 +124,7 @@ def ask_of(
         pulls=(*others.preferred, *others.pulls),
         preempts=attempt(True, preempts, spec),
         preemptible=True,
+        claims=attempt((), _claims, spec, metadata),
     )
 
 
@@ -226,6 +227,11 @@ def _spreads(
         return (), ()
     selector = owners.default_selector(metadata, labels)
     return ((), ()) if selector is None else default_spreads.of(selector)
+
+
+def _claims(spec: Fields, metadata: Fields) -> tuple[ClaimId, ...]:
+    volumes = parts_in(spec, "volumes")
+    return claims_in(volumes, text_in(metadata, "namespace"), text_in(metadata, "name"))[0] if volumes else ()
 
 
 def _node_selector(spec: Fields, node_affinity: Fields) -> Selector:

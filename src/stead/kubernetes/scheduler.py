@@ -24,6 +24,7 @@ from stead.engine.settings import Settings
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal
 from stead.kubernetes.api.binding import Binder, BindResult, Outcome
+from stead.kubernetes.api.claiming import BIND_TIMEOUT_S
 from stead.kubernetes.api.http import ApiClient, Unreachable
 from stead.kubernetes.api.leases import Lease
 from stead.kubernetes.api.preempting import Preemptor
@@ -33,6 +34,7 @@ from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads
 from stead.kubernetes.metrics import Metrics
 from stead.kubernetes.templates import Pod, Templates
+from stead.kubernetes.volume_binding import VolumeBinding
 from stead.kubernetes.watches import Watches
 from stead.kubernetes.wording import fit_error, why_gang_pending, why_pending
 from stead.language.asks import Ask, GroupId, PolicyName
@@ -82,6 +84,7 @@ class Options:
         journal: Where to record facts and decisions, for `stead replay`.
         reports_scheduled: Whether bound pods get an event.
         in_flight_max: How many bindings are sent at a time.
+        volumes_timeout_s: How long the volumes of a pod may take to be bound, before the pod is placed again.
     """
 
     names: tuple[str, ...] = ("stead",)
@@ -93,6 +96,7 @@ class Options:
     journal: str | None = None
     reports_scheduled: bool = True
     in_flight_max: int = 64
+    volumes_timeout_s: float = BIND_TIMEOUT_S
 
 
 class Scheduler:
@@ -115,6 +119,9 @@ class Scheduler:
         if options.lease is not None:
             self.lease = Lease(lease_client or client, *options.lease, options.identity, *options.lease_times)
         self.binder = Binder(client, self._bound, self._may_write, options.in_flight_max)
+        self.volumes = VolumeBinding(
+            client, self.cluster, self._bind_pod, self._bound, self._may_write, options.volumes_timeout_s
+        )
         self.preemptor = Preemptor(client, self._not_evicted, self._may_write, instance=options.identity)
         self.reporter = Reporter(
             client,
@@ -158,6 +165,7 @@ class Scheduler:
             await self._until_stopped([*background, *([election] if election is not None else [])])
         finally:
             self.controller = None
+            await self.volumes.close()
             await self.binder.drain(DRAIN_S)
             await self.binder.close()
             await self.preemptor.close()
@@ -258,6 +266,7 @@ class Scheduler:
                 self._journal = Journal.open(self._options.journal, settings)
             self._journal.keep(engine.checkpoint())  # a replay of what follows begins here
         self.reporter.clear()
+        self.volumes.clear()
         self._to_explain.clear()
         self._is_leader = True
         self.cluster.start_over()
@@ -277,6 +286,7 @@ class Scheduler:
     def _follow(self) -> None:
         """Another process leads now."""
         self.controller, self._is_leader = None, False
+        self.volumes.clear()
         self._to_explain.clear()
         if not self._stopping.is_set():
             LOG.warning("waiting to take over again", extra={"identity": self._options.identity})
@@ -320,6 +330,12 @@ class Scheduler:
 
     def bind(self, pod: Pod, node: NodeId) -> None:
         self.reporter.forget(pod.uid)  # it is no longer pending, so that must not be reported any more
+        if self.volumes.is_needed(pod):
+            self.volumes.begin(pod, node)
+        else:
+            self._bind_pod(pod, node)
+
+    def _bind_pod(self, pod: Pod, node: NodeId) -> None:
         self.binder.bind(pod.namespace, pod.name, pod.uid, node)
 
     def preempt(self, pod: Pod, node: NodeId, victims: Sequence[Pod]) -> None:
@@ -364,6 +380,7 @@ class Scheduler:
 
     def forget(self, pod: Pod) -> None:
         self.reporter.forget(pod.uid)
+        self.volumes.forget(pod.uid)
         if pod.key not in self.cluster.pods:
             self._failures.pop(pod.uid, None)
 

@@ -28,11 +28,13 @@ from stead.kubernetes.api_objects import (
     decoded,
     error_in,
 )
+from stead.kubernetes.claims import claims_in
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, OwnerKind, Owners, Stamp, controller_of
 from stead.kubernetes.fields import Fields
 from stead.kubernetes.gangs import GANG_ANNOTATIONS, Membership, membership_of
-from stead.kubernetes.podspec import OWN_ANNOTATIONS, POLICY_ANNOTATION, UNSUPPORTED_VOLUMES, ask_of
+from stead.kubernetes.podspec import CLAIMS, OWN_ANNOTATIONS, POLICY_ANNOTATION, UNSUPPORTED_VOLUMES, ask_of
 from stead.language.asks import Ask, PolicyName
+from stead.language.claims import ClaimId
 
 TEMPLATES_MAX = 20_000
 """How many templates are kept. A template that has not been used for long is dropped first."""
@@ -43,7 +45,12 @@ PARTS_MAX = 100_000
 READ_BYTES = re.compile(f'"(?:{re.escape(OWN_ANNOTATIONS)}|(?:{"|".join(map(re.escape, GANG_ANNOTATIONS))})")'.encode())
 """How the annotations of a pod begin that are read."""
 
-VOLUMES_THAT_MATTER = UNSUPPORTED_VOLUMES | {"image"}
+VOLUMES_THAT_MATTER = UNSUPPORTED_VOLUMES | CLAIMS | {"image"}
+
+Claims = tuple[tuple[ClaimId, ...], tuple[ClaimId, ...]]
+"""The claims of a pod, and those of its ephemeral volumes among them."""
+
+NO_CLAIMS: Claims = ((), ())
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +79,8 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     template: Template
     created: str = ""
     """When it was created, as the API server writes it."""
+    claims: Claims = NO_CLAIMS
+    """Its claims: they differ between the pods of a StatefulSet, so they are not part of the template."""
 
     @property
     def gang(self) -> Membership | None:
@@ -109,6 +118,7 @@ class PodPage(NamedTuple):
 
 _SETTERS = {name: getattr(Ask, name).__set__ for name in Ask.__dataclass_fields__}
 _SET_ID = _SETTERS.pop("id")
+_SET_CLAIMS = _SETTERS["claims"]
 
 
 class _Translation:
@@ -120,14 +130,17 @@ class _Translation:
         self._values = [(setter, getattr(ask, name)) for name, setter in _SETTERS.items()] if ask else []
         self.problem = problem
 
-    def named(self, id: str) -> Ask | None:
-        """The ask with this id. Its slots are set directly: everything was checked when the template was translated."""
+    def named(self, id: str, claims: tuple[ClaimId, ...]) -> Ask | None:
+        """The ask with this id and claims. Its slots are set directly: everything was checked when the template was
+        translated."""
         if self.problem is not None:
             return None
         ask = object.__new__(Ask)
         _SET_ID(ask, id)
         for setter, value in self._values:
             setter(ask, value)
+        if claims:
+            _SET_CLAIMS(ask, claims)
         return ask
 
 
@@ -171,6 +184,20 @@ def _pod_in(source: bytes) -> Fields:
     if annotations is not None:
         metadata["annotations"] = annotations
     return {"metadata": metadata, "spec": spec}
+
+
+def _claims_and_others(
+    volumes: list[dict[str, msgspec.Raw]], namespace: str, name: str
+) -> tuple[Claims, list[dict[str, msgspec.Raw]]]:
+    """The claims of a pod's volumes, and its other volumes."""
+    using = [volume for volume in volumes if not CLAIMS.isdisjoint(volume)]
+    if not using:
+        return NO_CLAIMS, volumes
+    found = [{key: ANYTHING.decode(value) for key, value in volume.items()} for volume in using]
+    try:
+        return claims_in(found, namespace, name), [volume for volume in volumes if CLAIMS.isdisjoint(volume)]
+    except Invalid:
+        return NO_CLAIMS, volumes  # so that the problem is found where the template is translated
 
 
 def _gang_of(pod: Fields) -> Membership | None:
@@ -250,14 +277,14 @@ class Templates:
     def reread(self, pod: Pod) -> Pod:
         """The same pod, translated by what is known now; `pod` itself if that changes nothing."""
         translation = self._translation(pod.template, self._is_lenient(pod.node_name, pod.scheduler_name))
-        ask = translation.named(pod.key)
+        ask = translation.named(pod.key, pod.claims[0])
         if ask == pod.ask and translation.problem == pod.problem:
             return pod
         return msgspec.structs.replace(pod, ask=ask, problem=translation.problem)
 
     def lenient(self, pod: Pod) -> Ask | None:
         """The ask of a pod without the parts that do not parse or are not supported; None if nothing is left."""
-        return self._translation(pod.template, lenient=True).named(pod.key)
+        return self._translation(pod.template, lenient=True).named(pod.key, pod.claims[0])
 
     # -- reading
 
@@ -290,8 +317,10 @@ class Templates:
         node_name, scheduler_name = sys.intern(spec.node_name or ""), sys.intern(spec.scheduler_name or "")
         is_deleting, is_gated = bool(metadata.deletion_timestamp), bool(spec.scheduling_gates)
         spec.node_name = spec.scheduler_name = spec.scheduling_gates = None
+        claims = NO_CLAIMS
         if spec.volumes:
-            spec.volumes = [volume for volume in spec.volumes if not VOLUMES_THAT_MATTER.isdisjoint(volume)]
+            volumes = [volume for volume in spec.volumes if not VOLUMES_THAT_MATTER.isdisjoint(volume)]
+            claims, spec.volumes = _claims_and_others(volumes, namespace, metadata.name) if volumes else (claims, [])
         parts = (
             namespace,
             is_deleting,
@@ -320,10 +349,11 @@ class Templates:
             is_gated,
             found.status.nominated_node_name or "",
             found.status.start_time or "",
-            translation.named(key),
+            translation.named(key, claims[0]),
             translation.problem,
             template,
             metadata.creation_timestamp or "",
+            claims,
         )
 
     def _is_lenient(self, node_name: str, scheduler_name: str) -> bool:

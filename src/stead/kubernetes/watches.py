@@ -1,7 +1,8 @@
 """The watches of a scheduler: which resources it reads, and how their events reach the cluster.
 
 Rule: what a translation depends on is listed before what is translated: first namespaces and the owners of pods, then
-nodes, then pods. When a namespace or an owner changes later, the pods that depend on it are read again.
+nodes, budgets and storage, then pods. When a namespace or an owner changes later, the pods that depend on it are read
+again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import msgspec
 from stead.errors import Invalid
 from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.watching import Changed, Outages, Relisted, Watched
-from stead.kubernetes.api_objects import ANYTHING, EventKind
+from stead.kubernetes.api_objects import EventKind
 from stead.kubernetes.budgets import budget_id, budget_of
 from stead.kubernetes.cluster import KubeCluster
 from stead.kubernetes.default_spread import OwnerKind
 from stead.kubernetes.fields import Fields
 from stead.kubernetes.gangs import PATHS, GangKind, GangSize, SizeKey, sizes_of
 from stead.kubernetes.node_reader import NodeReader, ReadNode
+from stead.kubernetes.storage_watches import decode_fields, decode_page_of_fields, storage_watches
 from stead.kubernetes.templates import Pod, Templates
 
 T = TypeVar("T")
@@ -88,17 +90,6 @@ def _decode_page(body: bytes) -> tuple[list[_Object], str, str]:
     return page.items or [], page.metadata.resource_version, page.metadata.token
 
 
-def _decode_fields(line: bytes) -> tuple[str, Fields, str]:
-    event = ANYTHING.decode(line)
-    return event["type"], event["object"], event["object"].get("metadata", {}).get("resourceVersion", "")
-
-
-def _decode_page_of_fields(body: bytes) -> tuple[list[Fields], str, str]:
-    page = ANYTHING.decode(body)
-    metadata = page.get("metadata") or {}
-    return page.get("items") or [], metadata.get("resourceVersion", ""), metadata.get("continue", "")
-
-
 class Watches:
     """All watches of a scheduler. `changed` is called after every event that may concern it."""
 
@@ -135,18 +126,19 @@ class Watches:
         self.budgets: Watched[Fields] = Watched(
             client,
             BUDGETS,
-            _decode_fields,
-            _decode_page_of_fields,
+            decode_fields,
+            decode_page_of_fields,
             self._budgets_arrived,
             others=[BETA_BUDGETS],
             outages=outages,
         )
+        self.storage = storage_watches(client, cluster, changed, outages)
         self.gang_sizes: list[Watched[Fields]] = [
             Watched(
                 client,
                 path,
-                _decode_fields,
-                _decode_page_of_fields,
+                decode_fields,
+                decode_page_of_fields,
                 partial(self._gang_sizes_arrived, kind),
                 others=others,
                 may_be_missing=True,
@@ -168,7 +160,7 @@ class Watches:
     @property
     def stages(self) -> list[list[Watched[Any]]]:
         """What a translation depends on comes before what is translated."""
-        stages = [self._context, [self.nodes, self.budgets, *self.gang_sizes], [self.pods]]
+        stages = [self._context, [self.nodes, self.budgets, *self.gang_sizes, *self.storage], [self.pods]]
         return [[each for each in stage if each not in self._left_out] for stage in stages]
 
     @property

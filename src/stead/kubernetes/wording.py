@@ -14,6 +14,7 @@ from stead.engine.explain import wording
 from stead.engine.explain.by_plugin import Plugin, PluginRefusal
 from stead.engine.explain.explanations import Explanation
 from stead.engine.explain.smallest_change import Change, Drop, Edit, Tolerate, Widen
+from stead.kubernetes.claims import not_found, turn_of_problem
 from stead.kubernetes.nodes import UNSCHEDULABLE
 from stead.kubernetes.requesting import PODS
 from stead.language.asks import Affinity, Ask, AskId, Group, GroupId, HostPort, Spread
@@ -35,6 +36,13 @@ REASONS = {
     Plugin.TAINTS: "node(s) had untolerated taint(s)",
     Plugin.NODE_AFFINITY: "node(s) didn't match Pod's node affinity/selector",
     Plugin.PORTS: "node(s) didn't have free ports for the requested pod ports",
+    Plugin.CLAIM_IN_USE: (
+        "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another "
+        "pod"
+    ),
+    Plugin.VOLUME_LIMIT: "node(s) exceed max volume count",
+    Plugin.VOLUME_ELSEWHERE: "node(s) didn't match PersistentVolume's node affinity",
+    Plugin.NO_VOLUME: "node(s) didn't find available persistent volumes to bind",
     Plugin.SPREAD_KEY: "node(s) didn't match pod topology spread constraints (missing required label)",
     Plugin.SPREAD: "node(s) didn't match pod topology spread constraints",
     Plugin.AFFINITY: "node(s) didn't match pod affinity rules",
@@ -48,6 +56,11 @@ def fit_error(nodes: int, refusals: Iterable[PluginRefusal]) -> str:
     """``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) were unschedulable.``"""
     if not nodes:
         return NO_NODES
+    refusals = list(refusals)
+    unusable = [each.unusable for each in refusals if each.unusable is not None]
+    if unusable:  # kube-scheduler does not look at nodes then
+        first = min(unusable, key=lambda each: turn_of_problem(each.problem))
+        return f"0/{nodes} nodes are available: {first.problem or not_found(first.claim)}."
     texts = sorted(f"{each.nodes} {_reason(each)}" for each in refusals)
     return f"0/{nodes} nodes are available: {', '.join(texts)}."
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, TypedDict, Unpack, cast
 
 from stead.errors import Invalid, one_of
+from stead.language.claims import ClaimId
 from stead.language.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Requirement, Selector
 from stead.language.resources import DEVICES, NOTHING, UNIT, Amount, Resources, amount_text
 from stead.language.taints import Toleration
@@ -268,6 +269,7 @@ class AskOptions(TypedDict, total=False):
         pulls: What it prefers of work that is placed later.
         preempts: Whether work of a lower priority may be evicted for it.
         preemptible: Whether it may be evicted for work of a higher priority.
+        claims: The claims that it uses.
     """
 
     tolerations: tuple[Toleration, ...]
@@ -286,6 +288,7 @@ class AskOptions(TypedDict, total=False):
     pulls: tuple[Preference, ...]
     preempts: bool
     preemptible: bool
+    claims: tuple[ClaimId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +315,7 @@ class Ask:
             domain higher, or lower if the preference is to be apart.
         preempts: Whether preemptible work of a lower priority may be evicted for it, if it fits no node.
         preemptible: Whether it may be evicted for work of a higher priority.
+        claims: The claims that it uses, by id; a node that cannot use one of them is refused.
 
     Example:
         ```python
@@ -337,6 +341,7 @@ class Ask:
     pulls: tuple[Preference, ...] = ()
     preempts: bool = True
     preemptible: bool = False
+    claims: tuple[ClaimId, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -394,6 +399,7 @@ class Ask:
             self.estimates,
             self.pulls,
             self.preempts,
+            self.claims,
         )
 
 

@@ -30,6 +30,7 @@ class Node:
         name: Its display name.
         draining: Whether it takes no new work.
         images: The container images that it has stored: names with sizes in bytes.
+        volumes: How many volumes it may have, by driver; a driver that is missing has no limit.
 
     Example:
         ```python
@@ -45,6 +46,7 @@ class Node:
     name: str = ""
     draining: bool = False
     images: tuple[tuple[str, int], ...] = ()
+    volumes: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
     def of(
@@ -56,6 +58,7 @@ class Node:
         ip: str = "",
         name: str = "",
         draining: bool = False,
+        volumes: Mapping[str, int] | None = None,
     ) -> Node:
         """A node from plain maps and text.
 
@@ -67,6 +70,7 @@ class Node:
             ip: Its IP address.
             name: Its display name.
             draining: Whether it takes no new work.
+            volumes: How many volumes it may have, by driver.
 
         Returns:
             The node.
@@ -97,7 +101,8 @@ class Node:
                     f"devices of a kind"
                 )
         unique = {(taint.key, taint.effect): taint for taint in taints}
-        return Node(id, amounts, checked, tuple(unique.values()), ip, name, draining)
+        limits = tuple(sorted((volumes or {}).items()))
+        return Node(id, amounts, checked, tuple(unique.values()), ip, name, draining, volumes=limits)
 
     @property
     def title(self) -> str:

@@ -16,11 +16,11 @@ from stead.engine.settings import Settings, Unscheduled
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
 from stead.language.times import parse_duration
-from stead.specs.documents import EVENT, GROUP, NODE, WORK, Reader, policy_of, some_text, whole
+from stead.specs.documents import CLAIM, EVENT, GROUP, NODE, WORK, Reader, policy_of, some_text, whole
 from stead.specs.sections import Section, load_yaml
 from stead.text import quoted
 
-FILE = ("title", "until", "settings", "nodes", "work", "groups", "events")
+FILE = ("title", "until", "settings", "nodes", "claims", "work", "groups", "events")
 SETTINGS = ("patience", "hybrid_threshold", "seed", "unscheduled", "moves", "policy")
 
 
@@ -96,6 +96,8 @@ def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) 
     reader = Reader(policy=policy or default)
     for section in file.sections("nodes", NODE):
         reader.nodes(section, section.read("at", parse_duration, 0.0))
+    for section in file.sections("claims", CLAIM):
+        reader.claim(section)
     events = list(file.sections("events", EVENT))
     joins = [section for section in events if "join" in section]
     about_work = [section for section in events if "end" in section or "lose" in section]

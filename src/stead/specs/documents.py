@@ -16,6 +16,8 @@ from stead.engine.facts import (
     AskEnded,
     AskLost,
     AskSubmitted,
+    ClaimChanged,
+    ClaimEnded,
     Fact,
     GroupEnded,
     GroupSubmitted,
@@ -42,6 +44,7 @@ from stead.language.asks import (
     Spread,
     Strategy,
 )
+from stead.language.claims import Claim
 from stead.language.labels import ANYWHERE, EMPTY, NODE_ID, Labels, Operator, Requirement, Selector, check_key
 from stead.language.nodes import Node
 from stead.language.resources import NOTHING, Resources
@@ -53,10 +56,12 @@ from stead.specs.commands import RUN, Command, read_command
 from stead.specs.sections import Misplaced, Section, at
 from stead.text import quoted
 
-NODE = ("id", "count", "at", "capacity", "labels", "taints", "draining", "ip", "name")
+NODE = ("id", "count", "at", "capacity", "labels", "taints", "draining", "ip", "name", "volumes")
 WANT = ("resources", "selector", "label_selector")
-PLACING = ("tolerations", "labels", "namespace", "near", "apart", "spread", "prefers", "policy", "ports", "estimates")
-COMMON = (*PLACING, "preempts", *RUN)
+COMMON = (
+    *("tolerations", "labels", "namespace", "near", "apart", "spread", "prefers", "policy", "claims"),
+    *("ports", "estimates", "preempts", *RUN),
+)
 TIMES = ("at", "for", "deadline", "priority", "owner")
 WORK = ("id", "count", "every", *WANT, *COMMON, "fallback", *TIMES)
 BUNDLE = ("count", *WANT, *COMMON)
@@ -64,6 +69,7 @@ GROUP = (
     *("id", "count", "every", "bundles", "strategy", "topology", "fallback", "min_available", "timeout"),
     *(*COMMON, *TIMES),
 )
+CLAIM = ("id", "at", "until", "selector", "label_selector", "exclusive", "driver", "bound", "problem")
 OTHERS = ("ask", "labels", "selector", "topology", "namespaces", "symmetric")
 SPREAD = ("topology", "labels", "selector", "max_skew", "min_domains", "by_selector", "by_taints", "needs_key")
 PREFERENCE = ("weight", "selector", "label_selector", "near", "apart", "spread")
@@ -146,10 +152,27 @@ class Reader:
                 ip=section.read("ip", some_text, ""),
                 name=section.read("name", some_text, ""),
                 draining=section.read("draining", flag, False),
+                volumes=section.read("volumes", _limits, {}),
             )
         for id in self.names(section):
             yield NodeJoined(replace(node, id=id))
             self._nodes.add(id, name)
+
+    def claim(self, section: Section) -> None:
+        """Add a claim, or a change of it: a later entry with the same id."""
+        name, moment = section.need("id", some_text, "'data'"), section.read("at", parse_duration, 0.0)
+        claim = Claim(
+            name,
+            _node_selector(section),
+            section.read("exclusive", flag, False),
+            section.read("driver", some_text, ""),
+            section.read("bound", flag, True),
+            section.read("problem", some_text, ""),
+        )
+        self.moments.append((moment, ClaimChanged(claim)))
+        until = section.read("until", parse_duration, None)
+        if until is not None:
+            self.moments.append((until, ClaimEnded(name)))
 
     def names(self, section: Section) -> Iterator[str]:
         """The ids of an entry with an `id` and an optional `count`."""
@@ -298,6 +321,7 @@ def _ask(id: str, section: Section, times: dict[str, Any], policy: PolicyName, o
             labels,
             whose("namespace").read("namespace", some_text, ""),
             whose("policy").read("policy", policy_of, policy),
+            claims=whose("claims").read("claims", _texts, ()),
             **times,
             ports=tuple(_port(*item) for item in whose("ports").each("ports")),
             estimates=whose("estimates").read("estimates", _resources, NOTHING),
@@ -559,6 +583,13 @@ def _resources(value: Any) -> Resources:
     if not isinstance(value, dict):
         raise Invalid(f"must be a map such as {{CPU: 4, memory: 2Gi}}, not {quoted(value)}")
     return Resources.of(value)
+
+
+def _limits(value: Any) -> dict[str, int]:
+    """How many volumes of each driver a node may have."""
+    if not isinstance(value, dict) or any(whole(most) < 0 for most in value.values()):
+        raise Invalid(f"must be a map of limits from 0, such as {{ebs: 25}}, not {quoted(value)}")
+    return {some_text(driver): most for driver, most in value.items()}
 
 
 def _capacity(node: str, value: Any) -> Resources:

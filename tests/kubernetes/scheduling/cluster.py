@@ -30,7 +30,7 @@ USERS: Mapping[str, Sequence[str]] = {
 }
 """The schedulers have different users, so that the log of requests tells them apart."""
 
-EMPTIED = ("Service", "ReplicaSet", "StatefulSet", "ReplicationController", "Lease")
+EMPTIED = ("Service", "ReplicaSet", "StatefulSet", "ReplicationController", "Lease", "PersistentVolumeClaim")
 """What tests leave behind besides pods and nodes. Events may stay: they are found by the uid of their pod."""
 
 
@@ -106,7 +106,8 @@ class ClusterUnderTest:
         """Delete what tests create."""
         for namespace in {one["metadata"]["namespace"] for one in self.kubectl.list("Pod")}:
             self._delete_all("Pod", namespace)
-        self._delete_all("Node", None)
+        for kind in ("Node", "PersistentVolume", "StorageClass", "CSINode"):
+            self._delete_all(kind, None)
         for kind in EMPTIED:
             for namespace in {one["metadata"]["namespace"] for one in self.kubectl.list(kind)} & {"default"}:
                 self._delete_all(kind, namespace)

@@ -28,6 +28,7 @@ class RealServerWithAudit:
         policy = folder / "audit-policy.yaml"
         policy.write_text(AUDIT_POLICY, encoding="utf-8")
         flags = [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
+        flags.append("--feature-gates=GenericEphemeralVolume=true")  # in 1.20 an alpha feature
         self.server = RealServer(USERS, [*flags, "--delete-collection-workers=8"])
 
 

@@ -309,10 +309,10 @@ OWNERSHIP_CASES = {
 }
 
 UNSUPPORTED_CASES = {
-    "a claim of a volume": Case(
+    "a disk by iSCSI": Case(
         [A],
-        [with_volume("p", persistentVolumeClaim={"claimName": "mine"})],
-        {"p": Pending("spec.volumes[data].persistentVolumeClaim is not supported yet")},
+        [with_volume("p", iscsi={"targetPortal": "10.0.0.1", "iqn": "iqn.2026-05.test:disk", "lun": 0})],
+        {"p": Pending("spec.volumes[data].iscsi is not supported yet")},
     ),
     "a disk of a cloud": Case(
         [A],

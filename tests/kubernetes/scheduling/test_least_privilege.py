@@ -15,7 +15,9 @@ import yaml
 
 from tests.kubernetes.objects import ApiError, Kubectl, Object, node, nodes, pod, pods, service
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
+from tests.kubernetes.scheduling.provisioner import Provisioner
 from tests.kubernetes.scheduling.running import STEAD, WAIT_SECONDS_MAX
+from tests.kubernetes.storage_objects import claim, pod_with, storage_class
 
 USER = "least-privileged"
 RIGHTS = ("Namespace", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -51,9 +53,11 @@ def test_with_the_rights_of_the_manifests_everything_works(real_cluster: Cluster
         with suppress(ApiError):  # the scheduler was faster
             cluster.kubectl.bind(f"pod-{number}", "node-0")
     cluster.create(pod("large", cpu="8"))
-    cluster.create(pod("claim", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "mine"}}]))
-    cluster.wait_until_bound(*(f"pod-{number}" for number in range(30)))
-    for name in ("large", "claim"):
+    cluster.create(pod("disk", volumes=[{"name": "data", "awsElasticBlockStore": {"volumeID": "mine"}}]))
+    cluster.create(storage_class("disk"), claim("data"), pod_with("db", "data"))
+    with Provisioner(cluster.server):
+        cluster.wait_until_bound("db", *(f"pod-{number}" for number in range(30)))
+    for name in ("large", "disk"):
         cluster.wait_until_pending(name)
         cluster.wait_for_event(name, "FailedScheduling")
     cluster.wait_for_event("pod-1", "Scheduled")

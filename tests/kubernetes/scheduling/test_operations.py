@@ -71,10 +71,10 @@ def test_the_probes_tell_the_state_of_the_scheduler(fake_cluster: ClusterUnderTe
 def test_the_metrics_are_prometheus_text_under_the_names_of_kube_scheduler(cluster: ClusterUnderTest) -> None:
     cluster.create(node("a", cpu="1"))
     scheduler = cluster.scheduler().wait_until_leading()
-    cluster.create(pod("fits"), pod("large", cpu="2"), pod("claim", volumes=[claim()]))
+    cluster.create(pod("fits"), pod("large", cpu="2"), pod("disk", volumes=[disk()]))
     cluster.wait_until_bound("fits")
     cluster.wait_until_pending("large")
-    cluster.wait_until_pending("claim")
+    cluster.wait_until_pending("disk")
     scheduler.wait_until_quiet()
     kinds, values = read_metrics(scheduler.page("/metrics")[1])
     assert NAMES_OF_KUBE_SCHEDULER.items() <= kinds.items()
@@ -98,8 +98,8 @@ def test_the_metrics_are_prometheus_text_under_the_names_of_kube_scheduler(clust
             assert [row[-1] for row in rows] == counts
 
 
-def claim() -> dict[str, object]:
-    return {"name": "data", "persistentVolumeClaim": {"claimName": "mine"}}
+def disk() -> dict[str, object]:
+    return {"name": "data", "awsElasticBlockStore": {"volumeID": "mine"}}
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])

@@ -40,8 +40,8 @@ def time_of(line: dict[str, str]) -> datetime:
     return datetime.fromisoformat(line["time"])
 
 
-def with_claim(name: str) -> Object:
-    return pod(name, volumes=[{"name": "disk", "persistentVolumeClaim": {"claimName": "mine"}}])
+def with_a_disk(name: str) -> Object:
+    return pod(name, volumes=[{"name": "disk", "awsElasticBlockStore": {"volumeID": "mine"}}])
 
 
 def test_a_paused_leader_writes_nothing_after_another_took_over(cluster: ClusterUnderTest) -> None:
@@ -107,19 +107,19 @@ def test_bindings_that_a_paused_leader_had_decided_are_not_sent_when_it_continue
 def test_a_scheduler_that_takes_over_reports_every_pod_that_cannot_be_scheduled(cluster: ClusterUnderTest) -> None:
     """Also those that are not supported as they are written, and those that were created before it led."""
     cluster.create(node("small", cpu="1"))
-    cluster.create(with_claim("claim"), pod("large", cpu="2"))
+    cluster.create(with_a_disk("disk"), pod("large", cpu="2"))
     first, second = start_two(cluster)
-    assert "persistentVolumeClaim" in cluster.wait_until_pending("claim")["message"]
+    assert "awsElasticBlockStore" in cluster.wait_until_pending("disk")["message"]
     assert "Insufficient cpu" in cluster.wait_until_pending("large")["message"]
-    cluster.create(with_claim("claim-2"), pod("large-2", cpu="2"))
-    cluster.wait_until_pending("claim-2")
+    cluster.create(with_a_disk("disk-2"), pod("large-2", cpu="2"))
+    cluster.wait_until_pending("disk-2")
     cluster.wait_until_pending("large-2")
     assert first.stop() == 0
-    cluster.create(with_claim("claim-3"), pod("large-3", cpu="2"), pod("fits"))
+    cluster.create(with_a_disk("disk-3"), pod("large-3", cpu="2"), pod("fits"))
     assert cluster.wait_until_bound("fits") == {"fits": "small"}
-    assert "persistentVolumeClaim" in cluster.wait_until_pending("claim-3")["message"]
+    assert "awsElasticBlockStore" in cluster.wait_until_pending("disk-3")["message"]
     assert "Insufficient cpu" in cluster.wait_until_pending("large-3")["message"]
-    assert cluster.wait_for_event("claim-3", "FailedScheduling")["reportingInstance"] == holder_of(cluster)
+    assert cluster.wait_for_event("disk-3", "FailedScheduling")["reportingInstance"] == holder_of(cluster)
     assert second.stop() == 0
     assert holder_of(cluster) == "", "it released the Lease"
 

@@ -409,7 +409,8 @@ class Api:
         elif resource is NAMESPACES:  # a controller would empty it first
             held, marked = True, {**old.obj, "status": {"phase": "Terminating"}}
         elif not held:
-            return self._store.remove(resource, place.key), True
+            removed = self._store.remove(resource, place.key)
+            return (old if resource.returns_deleted else removed), True
         if is_marked and seconds >= metadata.get("deletionGracePeriodSeconds", 0):
             return old, False
         marks = {"deletionTimestamp": _timestamp(seconds), "deletionGracePeriodSeconds": seconds}

@@ -85,6 +85,12 @@ RESOURCES = (
     Resource("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups"),
     Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", unconditional_update=False),
     Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", unconditional_update=False),
+    Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims", subresources=STATUS, returns_deleted=True),
+    Resource(
+        "v1", "PersistentVolume", "persistentvolumes", namespaced=False, subresources=STATUS, returns_deleted=True
+    ),
+    Resource("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False),
+    Resource("storage.k8s.io/v1", "CSINode", "csinodes", namespaced=False),
 )
 
 BY_PLACE = {(resource.api_version, resource.plural): resource for resource in RESOURCES}
@@ -94,6 +100,11 @@ BUDGETS = BY_PLACE["policy/v1", "poddisruptionbudgets"]
 PRIORITY_CLASSES = BY_PLACE["scheduling.k8s.io/v1", "priorityclasses"]
 
 SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+
+STORAGE_DEFAULTS = {
+    "PersistentVolumeClaim": {"volumeMode": "Filesystem"},
+    "PersistentVolume": {"volumeMode": "Filesystem", "persistentVolumeReclaimPolicy": "Retain"},
+}
 
 EVICTED_AFTER = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -127,6 +138,12 @@ def set_defaults(resource: Resource, obj: Object, priority_class_of: Callable[[O
         obj["status"] = {"phase": "Active"}
     elif resource.kind == "PriorityClass":
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    elif resource.kind in STORAGE_DEFAULTS:
+        obj["spec"] = {**STORAGE_DEFAULTS[resource.kind], **obj["spec"]}
+        obj["status"] = {"phase": "Pending"}
+    elif resource.kind == "StorageClass":
+        obj.setdefault("reclaimPolicy", "Delete")
+        obj.setdefault("volumeBindingMode", "Immediate")
     elif resource.has_status:
         obj.setdefault("status", {})
     if resource.kind == "ReplicationController":

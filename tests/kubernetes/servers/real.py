@@ -215,7 +215,7 @@ class RealServer:
             f"--service-account-signing-key-file={key}",
             f"--service-account-key-file={key.with_suffix('.pub')}",
             # Without controllers no service account is created, and no one removes the not-ready taint of a new node.
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,StorageObjectInUseProtection",
             "--endpoint-reconciler-type=none",
             *self._flags,
         ]

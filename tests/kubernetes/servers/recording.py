@@ -37,12 +37,23 @@ COMPARED: Mapping[str, Mapping[str, Sequence[str]]] = {
     "StatefulSet": {"spec": ["replicas", "selector", "serviceName"]},
     "Event": {},
     "PriorityClass": {},
+    "PersistentVolumeClaim": {
+        "spec": "accessModes resources storageClassName volumeMode volumeName selector".split(),
+        "status": ["phase"],
+    },
+    "PersistentVolume": {
+        "spec": "accessModes capacity storageClassName volumeMode claimRef csi nodeAffinity".split(),
+        "status": ["phase"],
+    },
+    "StorageClass": {},
+    "CSINode": {"spec": ["drivers"]},
 }
 """The fields of each kind that a scheduler reads, and that both servers must agree on."""
 
 TOP_FIELDS = {
     "Event": "involvedObject reason message type count source".split(),
     "PriorityClass": ["value", "globalDefault", "preemptionPolicy"],
+    "StorageClass": ["provisioner", "volumeBindingMode", "allowedTopologies"],
 }
 CONTAINER = ("name", "image", "imagePullPolicy", "resources")
 

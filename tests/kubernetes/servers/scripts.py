@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.kubernetes.objects import JSON_PATCH, MERGE, STRATEGIC, Object, binding, node, pod, service, taint
+from tests.kubernetes.objects import HOSTNAME, JSON_PATCH, MERGE, STRATEGIC, Object, binding, node, pod, service, taint
 from tests.kubernetes.servers.recording import Compacted, Script, Step, Watched
+from tests.kubernetes.storage_objects import NO_PROVISIONER, claim, claim_reference, csi_node, storage_class, volume
 
 PODS = "/api/v1/namespaces/{ns}/pods"
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{ns}/leases"
 EVENTS = "/api/v1/namespaces/{ns}/events"
+CLAIMS = "/api/v1/namespaces/{ns}/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+STORAGE_CLASSES, CSI_NODES = "/apis/storage.k8s.io/v1/storageclasses", "/apis/storage.k8s.io/v1/csinodes"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 NOT_COMPARED = {
@@ -503,6 +507,65 @@ SCRIPTS: Mapping[str, Script] = {
         get(PODS, remember="again"),
         post(PODS, bare("after")),
         Watched("Pod", {"resourceVersion": "{again.version}"}, 1),
+    ],
+    # Storage
+    "a claim is bound to a volume": [
+        post(STORAGE_CLASSES, storage_class("script-local", provisioner=NO_PROVISIONER)),
+        post(VOLUMES, volume("script-disk", "script-local", HOSTNAME, "a"), remember="disk"),
+        post(CLAIMS, claim("data", "script-local"), remember="claim"),
+        patch(f"{VOLUMES}/script-disk/status", {"status": {"phase": "Available"}}, content_type=MERGE),
+        patch(
+            f"{VOLUMES}/script-disk",
+            {
+                "metadata": {"uid": "{disk.uid}", "resourceVersion": "{disk.version}"},
+                "spec": {"claimRef": claim_reference("data", "{ns}", "{claim.uid}")},
+            },
+            code=409,
+            content_type=MERGE,
+        ),
+        patch(
+            f"{VOLUMES}/script-disk",
+            {
+                "metadata": {"uid": "{disk.uid}", "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+                "spec": {"claimRef": claim_reference("data", "{ns}", "{claim.uid}")},
+            },
+            content_type=MERGE,
+        ),
+        patch(
+            f"{CLAIMS}/data",
+            {
+                "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+                "spec": {"volumeName": "script-disk"},
+            },
+            content_type=MERGE,
+        ),
+        patch(f"{CLAIMS}/data/status", {"status": {"phase": "Bound"}}, content_type=MERGE),
+        get(CLAIMS),
+        get(f"{VOLUMES}/script-disk"),
+    ],
+    "a claim asks for a volume on a node, and the provisioner gives up": [
+        post(STORAGE_CLASSES, storage_class("script-ebs", topologies={"zone": ["a", "b"]})),
+        post(CLAIMS, claim("data", "script-ebs"), remember="claim"),
+        get(CLAIMS, remember="start"),
+        patch(
+            f"{CLAIMS}/data",
+            {"metadata": {"uid": "{claim.uid}", "annotations": {"volume.kubernetes.io/selected-node": "a"}}},
+            content_type=MERGE,
+        ),
+        patch(
+            f"{CLAIMS}/data",
+            {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": None}}},
+            content_type=MERGE,
+        ),
+        patch(f"{CLAIMS}/data", {"metadata": {"uid": OTHER_UID}}, code=422, content_type=MERGE),
+        delete(f"{CLAIMS}/data"),
+        patch(f"{CLAIMS}/data", {"metadata": {"labels": {"a": "b"}}}, code=404, content_type=MERGE),
+        Watched("PersistentVolumeClaim", {"resourceVersion": "{start.version}"}, 3),
+    ],
+    "a node says how many volumes it may have": [
+        post(CSI_NODES, csi_node("script-node", {"ebs.csi.aws.com": 2, "other": None})),
+        get(f"{CSI_NODES}/script-node"),
+        patch(f"{CSI_NODES}/script-node", {"metadata": {"labels": {"a": "b"}}}, content_type=MERGE),
     ],
     # Wrong requests
     "paths and methods that do not exist": [

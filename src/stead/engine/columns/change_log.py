@@ -27,12 +27,16 @@ ColumnKind = Literal[
     "pulls",
     "port",
     "images",
+    "claim",
+    "claim-use",
+    "volumes",
+    "volume-limits",
 ]
 
 
 class Column(NamedTuple):
     """One property of all nodes that a rule can read: the values of a label key, the free amount of a resource, or the
-    location of the work that a selector matches."""
+    location of the work that a selector matches. Or something that all nodes depend on, such as a claim."""
 
     kind: ColumnKind
     of: Hashable = ""

@@ -41,6 +41,8 @@ from stead.engine.facts import (
     AskSubmitted,
     BudgetChanged,
     BudgetEnded,
+    ClaimChanged,
+    ClaimEnded,
     ClockAdvanced,
     EvictionFailed,
     Fact,
@@ -85,6 +87,7 @@ class EventKind(StrEnum):
         ENDING: Work is being stopped.
         NOT_EVICTED: Work could not be evicted for other work.
         BUDGET: A budget changed: how much work of a kind may be evicted.
+        CLAIM: A claim changed: it was bound, or other nodes can use it; or it was removed.
         LOST: Work lost its node and must be placed again.
         PLACED: Work was placed.
         WAITING: Work is pending, for reasons that are new.
@@ -124,6 +127,7 @@ class EventKind(StrEnum):
     ENDING = "ending"
     NOT_EVICTED = "not-evicted"
     BUDGET = "budget"
+    CLAIM = "claim"
     LOST = "lost"
 
     PLACED = "placed"
@@ -299,6 +303,10 @@ def _described(what: Fact | Decision, at: float, names: Names) -> Described | No
             return EventKind.BUDGET, budget.id, f"allows {budget.allowed} evictions of {budget.selector}"
         case BudgetEnded(id):
             return EventKind.BUDGET, id, "removed"
+        case ClaimChanged(claim):
+            return EventKind.CLAIM, claim.id, wording.claim(claim, names)
+        case ClaimEnded(id):
+            return EventKind.CLAIM, id, "removed"
         case AskRunning(ask, node):
             return EventKind.RUNNING, ask.id, f"running on {_called(node, names)}"
     return _decided(what, names)

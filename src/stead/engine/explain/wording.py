@@ -26,6 +26,10 @@ from stead.engine.explain.smallest_change import (
 )
 from stead.engine.reasons import (
     ApartFromGroup,
+    ClaimBeingBound,
+    ClaimElsewhere,
+    ClaimInUse,
+    ClaimUnusable,
     Draining,
     HasMember,
     KeptAway,
@@ -40,10 +44,12 @@ from stead.engine.reasons import (
     Skewed,
     Tainted,
     TargetDead,
+    TooManyVolumes,
     TooNear,
 )
 from stead.engine.targets import ids_named
 from stead.language.asks import ASK_ID, Affinity, HostPort, Spread, Strategy
+from stead.language.claims import Claim
 from stead.language.labels import NODE_ID, NODE_ID_KEYS, Operator, Requirement, Selector
 from stead.language.nodes import NodeId
 from stead.language.resources import amount_text
@@ -128,6 +134,10 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
             matches = "matches" if one else "match"
             terms = _renamed(selector, names)
             text = f"{matches} none of: {terms}" if selector.terms else f"{matches} no term: the selector has none"
+        case ClaimUnusable(claim, problem):
+            text = f"cannot use the claim {claim}: {problem or 'it does not exist'}"
+        case ClaimElsewhere(claim, selector):
+            text = f"cannot use the claim {claim}, which is available {_where(selector, names)}"
         case NotNear(affinity):
             text = f"not {near(affinity)}"
         case TargetDead(affinity):
@@ -144,6 +154,12 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
             text = f"tainted {taint}"
         case PortTaken(port):
             text = f"{'has' if one else 'have'} port {port} in use"
+        case ClaimInUse(claim):
+            text = f"cannot use the claim {claim}, which other work uses alone"
+        case ClaimBeingBound(claim):
+            text = f"not with the work for which the claim {claim} is being bound"
+        case TooManyVolumes(driver):
+            text = f"at the limit of volumes of {driver}"
         case HasMember(topology):
             text = f"{'has' if one else 'have'} another member of the group{_on(topology)}"
         case ApartFromGroup(topology):
@@ -157,6 +173,13 @@ def refusal(found: Refusal, names: Names = NO_NAMES) -> str:
         case _:
             assert_never(found.reason)
     return f"{found.nodes:,} {text}"
+
+
+def claim(found: Claim, names: Names = NO_NAMES) -> str:
+    """``bound, available with zone in {a}`` or ``cannot be used: it is being deleted``"""
+    if found.problem:
+        return f"cannot be used: {found.problem}"
+    return f"{'bound' if found.bound else 'not bound yet'}, available {_where(found.selector, names)}"
 
 
 def nomination(node: NodeId, ending: Sequence[str], names: Names = NO_NAMES) -> str:
@@ -213,6 +236,12 @@ def _work(affinity: Affinity) -> str:
         if terms[0][0].operator is Operator.IN and ids:
             return " or ".join(map(short_id, ids))
     return "any work" if () in terms else f"work with {affinity.selector}"
+
+
+def _where(selector: Selector, names: Names) -> str:
+    if not selector.terms:
+        return "nowhere"
+    return "anywhere" if () in selector.terms else f"on nodes with {_renamed(selector, names)}"
 
 
 def _on(topology: str) -> str:
@@ -276,7 +305,7 @@ def nodes_named(found: Explanation) -> Iterator[NodeId]:
         match wish:
             case LacksLabel(requirement) | (Requirement() as requirement):
                 yield from requirement.values if _is_of_nodes(requirement) else ()
-            case NoTermMatches(selector) | (Selector() as selector):
+            case NoTermMatches(selector) | ClaimElsewhere(_, selector) | (Selector() as selector):
                 every = (each for term in selector.terms for each in term if _is_of_nodes(each))
                 yield from (node for each in every for node in each.values)
 

@@ -15,7 +15,7 @@ from stead.engine.board import Board
 from stead.engine.fleet import Nodes, from_flags
 from stead.engine.preempting.obstacles import Obstacles
 from stead.engine.preempting.ranking import Cost, Needs, Ranking, Sources, cost_of
-from stead.engine.rules import Rule, World, allowed
+from stead.engine.rules import ClaimFree, Rule, World, allowed
 from stead.engine.shapes import Demand, Shape
 from stead.engine.work import Placement
 from stead.language.asks import AskId
@@ -76,7 +76,12 @@ def room_for(
 
 def open_after_evictions(sources: Sources, demand: Demand) -> Nodes:
     """The nodes that only amounts refuse, or rules whose refusals may end when work is evicted."""
-    return open_but_for_work(sources.board, demand) & allowed((demand.rules.could_fit,), sources.board.world)
+    rules, world = demand.rules, sources.board.world
+    nodes = open_but_for_work(sources.board, demand) & allowed((rules.could_fit,), world)
+    for rule in rules.liftable:
+        if isinstance(rule, ClaimFree):
+            nodes &= rule.where_evicting_helps(world)
+    return nodes
 
 
 def open_but_for_work(board: Board, demand: Demand) -> Nodes:

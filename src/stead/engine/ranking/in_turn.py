@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stead.engine.columns.amounts import REFUSED, Amounts
 from stead.engine.fleet import Domains, Nodes, as_flags
 from stead.engine.ranking.kube_fit import FitScores
-from stead.engine.rules import HoldsAffinity, HoldsOneAlternative, NotSkewed, PortsFree, World
+from stead.engine.rules import ClaimFree, HoldsAffinity, HoldsOneAlternative, NotSkewed, PortsFree, VolumesFit, World
 from stead.engine.shapes import Demand
 from stead.engine.work import meant_by
 from stead.language.asks import Affinity
@@ -56,7 +56,8 @@ class Foresight:
     def of(demand: Demand) -> Foresight | None:
         """None if it cannot be foreseen what the rules refuse next."""
         is_unclear = any(
-            isinstance(rule, HoldsOneAlternative) or (isinstance(rule, HoldsAffinity) and rule.affinity.by_identity)
+            isinstance(rule, HoldsOneAlternative | ClaimFree | VolumesFit)
+            or (isinstance(rule, HoldsAffinity) and rule.affinity.by_identity)
             for rule in demand.rules.lasting
         )
         return None if is_unclear else Foresight(demand)

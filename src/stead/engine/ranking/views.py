@@ -89,7 +89,8 @@ class View:
         self._open_but_for_work = None
         fleet, keepers = world.fleet, world.work.keeper_changes
         changed = {column for column, new, old in zip(self._columns, stamp, self._stamp, strict=False) if new != old}
-        if self._size != fleet.size or NODES in changed or self._keepers != keepers:
+        is_new_claim = any(column.kind == "claim" for column in changed)  # the labels that matter may be others
+        if self._size != fleet.size or NODES in changed or self._keepers != keepers or is_new_claim:
             self._refused = [_refused(rule, world) for rule in self._rules]
             self._keepers, self._readers = keepers, {}
             for index, rule in enumerate(self._rules):

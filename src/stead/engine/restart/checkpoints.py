@@ -27,6 +27,7 @@ from stead.engine.waiting import Item, Line, Rest, Sleeper
 from stead.engine.work import Matching, Placement, Unmanaged
 from stead.language.asks import Ask, AskId, Group, GroupId
 from stead.language.budgets import Budget
+from stead.language.claims import Claim
 from stead.language.nodes import Node
 from stead.language.resources import Resources
 from stead.language.taints import Taint
@@ -147,6 +148,7 @@ class Checkpoint:
     ending: tuple[tuple[AskId, bool], ...] = ()
     spared: tuple[AskId, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    claims: tuple[Claim, ...] = ()
     taint_ends: tuple[TaintEnd, ...] = ()
     hold: SavedHold | None = None
     turn: int = 0
@@ -193,6 +195,7 @@ def save(parts: Parts) -> Checkpoint:
         ending=tuple(parts.preemption.ending.map.items()),
         spared=tuple(parts.preemption.spared.map),
         budgets=tuple(parts.preemption.protection.budgets.map.values()),
+        claims=tuple(work.claims.known.map.values()),
         taint_ends=tuple(parts.taint_times.ends),
         hold=None if hold is None else SavedHold(hold.owner, f"{hold.nodes:x}", index.get(hold.holder, -1)),
         turn=board.turn,
@@ -222,6 +225,8 @@ def restore(parts: Parts, saved: Checkpoint) -> None:
     fleet.restore(saved.rows, saved.extent)
     for resource, devices in saved.columns:
         fleet.make_room(resource, devices)
+    for claim in saved.claims:
+        board.claim_changed(claim)
     work.restore_indexes(saved.matchings, saved.watched, saved.watches_all)
     for placement in _placements(saved, saved.placements):
         board.put_back(placement)
