@@ -96,7 +96,7 @@ def test_why_work_is_pending_is_printed_until_its_deadline(cluster: ClusterUnder
 
 def test_without_watching_the_pods_stay(cluster: ClusterUnderTest, submit: Submit) -> None:
     code, lines, _ = submit(WORK, "-n", "default")
-    assert (code, lines) == (0, [f"default/{name} submitted" for name in ("web-1", "web-2", "train")])
+    assert (code, lines) == (0, [f"{name} submitted" for name in ("web-1", "web-2", "train")])
     assert set(cluster.pods()) == {"web-1", "web-2", "train"}
 
 
@@ -113,7 +113,7 @@ def test_a_name_that_exists_is_refused_and_nothing_else_is_left(cluster: Cluster
 
 def test_a_dry_run_creates_nothing(cluster: ClusterUnderTest, submit: Submit) -> None:
     code, lines, _ = submit(WORK, "--dry-run")
-    assert (code, lines[-1]) == (0, "default/train would be submitted")
+    assert (code, lines[-1]) == (0, "train would be submitted")
     assert not cluster.pods()
 
 

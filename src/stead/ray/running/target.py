@@ -77,7 +77,11 @@ class RayTarget:
             ray.get(self._supervisor.start.remote())
         except ray.exceptions.RayTaskError as error:
             ray.kill(self._supervisor)
-            raise (error.cause if isinstance(error.cause, Invalid) else error) from None
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, Invalid):
+                raise cause from None
+            first = str(cause).strip().partition("\n")[0]
+            raise Invalid(f"Ray refuses the work: {first or type(cause).__name__}") from None
         self._ids = ray.get(self._supervisor.actors.remote())
         return ids
 
