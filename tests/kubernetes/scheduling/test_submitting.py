@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stead.cli import main
+from stead.kubernetes.running import target
 from tests.kubernetes.objects import Object, node
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.kubelet import Kubelets, Logs
@@ -92,6 +93,17 @@ def test_why_work_is_pending_is_printed_until_its_deadline(cluster: ClusterUnder
     assert lines[0].startswith(f"train: pending: {why}")
     assert lines[1].startswith(f"train: failed: its deadline passed: {why}")
     wait_until(lambda: "train" not in cluster.pods(), "the pod to be deleted")
+
+
+def test_a_scheduler_that_does_not_run_is_named(
+    fake_cluster: ClusterUnderTest, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the fake server only, because no server is needed but its silence."""
+    monkeypatch.setattr(target, "UNSEEN_S", 0.2)
+    spec = "work: {id: a, run: exit 0, image: busybox, deadline: 1}"
+    assert main(words(fake_cluster, tmp_path, spec, "-w", "--scheduler-name", "batch")) == 1
+    why = "no scheduler named 'batch' has looked at it yet; is it running?"
+    assert capsys.readouterr().out.splitlines()[0] == f"a: pending: {why}"
 
 
 def test_without_watching_the_pods_stay(cluster: ClusterUnderTest, submit: Submit) -> None:
