@@ -15,6 +15,7 @@ from stead.engine import reasons
 from stead.engine.explain.events import Event, EventKind
 from stead.operate.audit import Entry
 from stead.operate.views import Summary
+from stead.specs.following import Update
 from tests.serving import Served
 
 ROOT = Path(__file__).parent.parent.parent
@@ -154,13 +155,14 @@ def test_changes_and_their_audit_have_the_documented_fields(changed: Served, run
 
 @pytest.mark.usefixtures("looked_at")
 def test_every_table_of_the_page_is_checked(run: Run) -> None:
-    met = {"A change", "An entry of the audit"}
+    met = {"A change", "An entry of the audit", "Submitted work"}
     for title, words in PRINTED:
         met |= set(checked(title, json.loads(run(*words, "-o", "json")[1])))
     assert met == {title for title, fields in FIELDS.items() if fields}
 
 
 def test_views_have_no_undocumented_field() -> None:
+    assert set(Update.__dataclass_fields__) == FIELDS["Submitted work"]
     assert set(Summary.__dataclass_fields__) == FIELDS["The cluster"]
     assert set(Event.__dataclass_fields__) == FIELDS["An event"]
     assert {*Entry.__dataclass_fields__, "changes", "self_declared"} == FIELDS["An entry of the audit"]

@@ -16,6 +16,7 @@ import ray
 from stead.cli import main
 from stead.ray.local.local_cluster import LocalCluster
 from stead.ray.wire.own_names import is_own_group
+from stead.ray.wire.tables import Tables
 from tests.on_ray.conftest import ClusterOf
 from tests.on_ray.waiting import wait_for
 from tests.on_ray.workload import SOON_S, attached
@@ -156,6 +157,32 @@ class TestFollowed:
         assert lines[0].startswith("ring-1: pending: ")
         ended = [line for line in lines if "failed: its deadline passed: " in line]
         assert len(ended) == 2, lines
+
+    def test_a_higher_priority_starts_first(self, submit: Submit) -> None:
+        code, lines, _ = submit(
+            """
+            work:
+              - {id: holder, run: sleep 1, resources: {CPU: 2}, selector: zone = a}
+              - {id: low, count: 3, run: sleep 0.2, resources: {CPU: 2}, selector: zone = a}
+              - {id: high, run: sleep 0.2, resources: {CPU: 2}, selector: zone = a, priority: 10}
+            """,
+            "-w",
+        )
+        assert code == 0, lines
+        started = [line.partition(":")[0] for line in lines if "running on" in line]
+        assert started.index("high") < min(started.index(f"low-{number}") for number in (1, 2, 3)), started
+
+    def test_its_owner_runs_on_the_head(self, cluster: LocalCluster, submit: Submit, tmp_path: Path) -> None:
+        """A node that is drained or lost then ends only the pieces that run there."""
+        go = tmp_path / "go"
+        wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
+        submit(f"work: {{id: long, run: '{wait}', resources: {{CPU: 1}}}}")
+        with attached(cluster, NAMESPACE):
+            (name,) = [each for each in ray.util.list_named_actors() if each.startswith("stead-submission-")]
+            row = Tables(ray.get_runtime_context().gcs_address).actor(ray.get_actor(name)._actor_id.hex())
+            assert row is not None
+            assert row.node_id == cluster.nodes[0].node_id
+        go.touch()
 
     def test_a_command_leaves_nothing_behind(self, submit: Submit, tmp_path: Path) -> None:
         spec = "work: {id: parent, run: 'sleep 98765 & echo started', resources: {CPU: 1}}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +72,21 @@ def submit(file: str, to: str, watch: bool, dry_run: bool, namespace: str | None
     with _named(file):
         target = _target(to, written, namespace, watch, {**given, "dry_run": dry_run})
         try:
-            ids = target.check() if dry_run else target.submit()
+            ids = target.check() if dry_run else _submitted(target)
             if dry_run or not watch:
                 _tell(ids, "would be submitted" if dry_run else "submitted", to, form)
                 return 0
             return _followed(target, form)
         finally:
             target.close()
+
+
+def _submitted(target: Target) -> Sequence[str]:
+    try:
+        return target.submit()
+    except KeyboardInterrupt:  # all or nothing, also then
+        target.cancel()
+        raise
 
 
 @contextmanager

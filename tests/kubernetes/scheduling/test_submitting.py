@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stead.cli import main
+from stead.kubernetes.running import target
 from tests.kubernetes.objects import Object, node
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.kubelet import Kubelets, Logs
@@ -94,9 +95,20 @@ def test_why_work_is_pending_is_printed_until_its_deadline(cluster: ClusterUnder
     wait_until(lambda: "train" not in cluster.pods(), "the pod to be deleted")
 
 
+def test_a_scheduler_that_does_not_run_is_named(
+    fake_cluster: ClusterUnderTest, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the fake server only, because no server is needed but its silence."""
+    monkeypatch.setattr(target, "UNSEEN_S", 0.2)
+    spec = "work: {id: a, run: exit 0, image: busybox, deadline: 1}"
+    assert main(words(fake_cluster, tmp_path, spec, "-w", "--scheduler-name", "batch")) == 1
+    why = "no scheduler named 'batch' has looked at it yet; is it running?"
+    assert capsys.readouterr().out.splitlines()[0] == f"a: pending: {why}"
+
+
 def test_without_watching_the_pods_stay(cluster: ClusterUnderTest, submit: Submit) -> None:
     code, lines, _ = submit(WORK, "-n", "default")
-    assert (code, lines) == (0, [f"default/{name} submitted" for name in ("web-1", "web-2", "train")])
+    assert (code, lines) == (0, [f"{name} submitted" for name in ("web-1", "web-2", "train")])
     assert set(cluster.pods()) == {"web-1", "web-2", "train"}
 
 
@@ -113,7 +125,7 @@ def test_a_name_that_exists_is_refused_and_nothing_else_is_left(cluster: Cluster
 
 def test_a_dry_run_creates_nothing(cluster: ClusterUnderTest, submit: Submit) -> None:
     code, lines, _ = submit(WORK, "--dry-run")
-    assert (code, lines[-1]) == (0, "default/train would be submitted")
+    assert (code, lines[-1]) == (0, "train would be submitted")
     assert not cluster.pods()
 
 

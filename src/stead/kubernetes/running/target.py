@@ -87,7 +87,7 @@ class KubernetesTarget:
                 raise Misplaced(
                     f"{self._work.places[id]}.deadline: on Kubernetes only this command can enforce it; add -w"
                 )
-        return [f"{pod['metadata']['namespace']}/{id}" for id, pod in manifests.pods.items()]
+        return list(manifests.pods)
 
     def submit(self) -> Sequence[str]:
         self.check()
@@ -96,7 +96,7 @@ class KubernetesTarget:
             self._options = PodOptions(config.namespace, self._options.scheduler_name)
         self._client = ApiClient(config)
         self._run(self._submit())
-        return [f"{each.pod['metadata']['namespace']}/{each.id}" for each in self._followed.values()]
+        return list(self._followed)
 
     def follow(self) -> Iterator[Update | Line]:
         left = set(self._followed)
@@ -298,7 +298,8 @@ class KubernetesTarget:
     async def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await self._delete_all()
+        if self._client is not None:
+            await self._delete_all()
 
     async def _delete_all(self) -> None:
         """Delete what has not ended."""

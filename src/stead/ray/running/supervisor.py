@@ -30,6 +30,9 @@ from stead.specs.submissions import Piece, Submission
 NEWS_MAX = 50_000
 """How many lines and updates are kept; older ones are dropped."""
 
+UNREAD_S = 60.0
+"""How long the end of the work is kept for a watcher that does not ask any more."""
+
 LONG_POLL_S = 1.0
 LOOK_S = 0.2
 
@@ -73,6 +76,7 @@ class Supervisor:
         self._work, self._is_watched = work, is_watched
         self._changed = threading.Condition()
         self._news = _News()
+        self._asked = time.monotonic()  # when the watcher last asked
         self._lives: dict[str, _Life] = {}
         self._groups: dict[str, PlacementGroup] = {}
 
@@ -130,6 +134,7 @@ class Supervisor:
 
     def news(self, after: int) -> tuple[Sequence[Update | Line], int]:
         """What happened after a number, and the number to ask with next. It waits a while for something new."""
+        self._asked = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: self._news.end > after, LONG_POLL_S)
             return self._news.after(after), self._news.end
@@ -165,8 +170,9 @@ class Supervisor:
             self._end_groups(time.monotonic() - began)
         for group in self._groups.values():
             remove_placement_group(group)
-        if not self._is_watched:
-            ray.kill(ray.get_runtime_context().current_actor)
+        while self._is_watched and time.monotonic() - self._asked < UNREAD_S:
+            time.sleep(LOOK_S)
+        ray.kill(ray.get_runtime_context().current_actor)
 
     def _ended(self, life: _Life) -> None:
         code, reason = None, ""

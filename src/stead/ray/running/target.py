@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stead.errors import Invalid
 from stead.language.asks import ASK_ID, Affinity, Ask, Group
 from stead.ray.api import init
 from stead.ray.remote_desk import remote_desk
 from stead.ray.running.supervisor import Supervisor
+from stead.ray.wire.node_page import HEAD
 from stead.specs.following import Line, State, Update
 from stead.specs.sections import Misplaced
 from stead.specs.submissions import Piece, Submission
@@ -31,7 +31,8 @@ WHY_S = 1.0
 """How often the reasons of pending work are asked for."""
 
 CANCEL_S = 30.0
-HEAD = "node:__internal_head__"
+HEAD_SHARE = 0.001
+"""How much of the head's own resource the supervisor takes: Ray ignores the strategy of an actor that takes nothing."""
 
 
 class RayTarget:
@@ -63,21 +64,23 @@ class RayTarget:
                 f"there is an actor named {first_few(taken)} in the namespace {self._namespace!r} already; wait until "
                 "it has ended, or choose another id"
             )
-        head = next((row["NodeID"] for row in ray.nodes() if row["Alive"] and HEAD in row["Resources"]), None)
-        beside = None if head is None else NodeAffinitySchedulingStrategy(head, soft=True)
         kind: Any = ray.remote(Supervisor)
         self._supervisor = kind.options(
             name=f"stead-submission-{os.urandom(6).hex()}",
             lifetime="detached",
             num_cpus=0,
             max_concurrency=32,
-            scheduling_strategy=beside,
+            resources={HEAD: HEAD_SHARE},
         ).remote(self._work, self._is_watched)
         try:
             ray.get(self._supervisor.start.remote())
         except ray.exceptions.RayTaskError as error:
             ray.kill(self._supervisor)
-            raise (error.cause if isinstance(error.cause, Invalid) else error) from None
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, Invalid):
+                raise cause from None
+            first = str(cause).strip().partition("\n")[0]
+            raise Invalid(f"Ray refuses the work: {first or type(cause).__name__}") from None
         self._ids = ray.get(self._supervisor.actors.remote())
         return ids
 
