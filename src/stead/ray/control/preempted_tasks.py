@@ -71,7 +71,6 @@ class PreemptedTasks:
                 if row is not None and _has_room(row, pool.shape.ask, len(freed) + 1):
                     freed.append(now)
                     place.blocked.add(id)
-                    place.ids.sort(key=id.__ne__)  # of the slots here, this one ends last
                     facts += without_amounts(pool, node, id)
         return facts
 
