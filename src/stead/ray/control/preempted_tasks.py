@@ -17,7 +17,7 @@ from stead.language.resources import UNIT
 from stead.ray.control.slot_pools import Place, Pool, Pools
 from stead.ray.wire.tables import NodeRow, Status
 
-TAKEN_S = 3.0
+TAKEN_S = 10.0
 """How long it may take until the room of an interrupted task is in use again."""
 
 
