@@ -79,8 +79,6 @@ class RemoteOptions(TypedDict, total=False):
         exclusive: Whether the work needs a node for itself.
         max_per_node: For each name of your choice, how many pieces of work with that name one node may run.
         policy: How to choose among the nodes that remain, for example ``"pack"`` or ``"flow"``.
-    priority: int | None
-    preemptible: bool | None
         priority: Work of a higher priority is placed first; without one, it is 0.
         preemptible: Whether the work may be evicted for work of a higher priority. It must be able to restart.
         scheduling_strategy: A strategy, a selector such as ``"gpu_type in [A100]"``, or a list that must all hold.
@@ -95,6 +93,8 @@ class RemoteOptions(TypedDict, total=False):
     exclusive: bool | None
     max_per_node: Mapping[str, int] | None
     policy: str | PolicyName | None
+    priority: int | None
+    preemptible: bool | None
     scheduling_strategy: SchedulingStrategy | Sequence[SchedulingStrategy] | None
     label_selector: Mapping[str, str] | None
     fallback_strategy: Sequence[LabelFallback] | None
