@@ -7,12 +7,14 @@ runs as the service account of the manifests.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +27,18 @@ from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.reporting import PodRef, Reporter
 from stead.kubernetes.manifests.rendering import Installation, manifests
 from stead.kubernetes.scheduler import Options, Scheduler
-from tests.kubernetes.objects import HOSTNAME, Kubectl, condition_of, node, node_of, pod, priority_class, taint
+from tests.kubernetes.custom_resources import EVERY_POD_GROUP, install
+from tests.kubernetes.objects import (
+    HOSTNAME,
+    ApiError,
+    Kubectl,
+    condition_of,
+    node,
+    node_of,
+    pod,
+    priority_class,
+    taint,
+)
 from tests.kubernetes.scheduling.provisioner import Provisioner
 from tests.kubernetes.servers.fake import FakeServer, Seen
 from tests.kubernetes.servers.real import RealServer, missing
@@ -80,7 +93,22 @@ def right_of(seen: Seen) -> Right:
     return VERBS[seen.method], group, resource
 
 
-def run_with_client(server: FakeServer, work: Callable[[ApiClient], Coroutine[Any, Any, None]]) -> None:
+def repeating_an_event(kubectl: Kubectl, uid: str) -> Callable[[ApiClient], Coroutine[Any, Any, None]]:
+    """A reason of the pod `huge` that changes and comes back is counted in the event that exists."""
+
+    async def repeat(client: ApiClient) -> None:
+        reporter = Reporter(client, repeat_after_s=0.001)
+        running = asyncio.create_task(reporter.run())
+        for number, message in enumerate(("one", "other", "one"), start=1):
+            reporter.pending(PodRef("default", "huge", uid), message)
+            await asyncio.to_thread(kubectl.wait_until, lambda wanted=2 * number: reporter.writes >= wanted)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    return repeat
+
+
+def run_with_client(server: FakeServer | RealServer, work: Callable[[ApiClient], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         client = ApiClient(load(str(server.kubeconfig_path), ACCOUNT))
         try:
@@ -107,16 +135,6 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
         is_pending = condition_of(kubectl.get("Pod", "huge"), "PodScheduled")
         return bool(is_bound and is_pending and reasons_of(kubectl) == REASONS and server.count("PUT"))
 
-    async def repeat_an_event(client: ApiClient) -> None:
-        """A reason that changes and comes back is counted in the event that exists."""
-        reporter = Reporter(client, repeat_after_s=0.001)
-        running = asyncio.create_task(reporter.run())
-        for count, message in enumerate(("one", "other", "one"), start=1):
-            reporter.pending(PodRef("default", "huge", uid), message)
-            await asyncio.to_thread(kubectl.wait_until, lambda wanted=2 * count: reporter.writes >= wanted)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
     with FakeServer(users={ACCOUNT: []}) as server, Kubectl(server) as kubectl:
         server.load([objects()["Namespace"], node("a"), *crowded(), pod("web"), pod("huge", cpu="100")])
         kubectl.bind("low", "tiny")
@@ -128,7 +146,7 @@ def test_the_rights_are_exactly_those_that_are_used() -> None:
         with Provisioner(server):
             kubectl.wait_until(lambda: kubectl.get("PersistentVolume", "disk")["status"]["phase"] == "Available")
             run_with_client(server, schedule)
-        run_with_client(server, repeat_an_event)
+        run_with_client(server, repeating_an_event(kubectl, uid))
         requests = [seen for seen in server.requests if seen.user == ACCOUNT]
     in_all_namespaces, in_its_own = rights_of(objects()["ClusterRole"]), rights_of(objects()["Role"])
     assert {right_of(seen) for seen in requests} == in_all_namespaces | in_its_own
@@ -205,12 +223,49 @@ def on_a(kubectl: Kubectl, name: str) -> bool:
     return node_of(kubectl.get("Pod", name)) == "a"
 
 
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "rules": [{"level": "Metadata", "users": [ACCOUNT]}, {"level": "None"}],
+}
+"""What the API server writes down: every request of the scheduler, without its body."""
+
+
+def audited(log: Path) -> set[Right]:
+    """The rights that the requests in an audit log needed; all of them were allowed."""
+    found = set()
+    for line in log.read_text().split("\n")[:-1]:  # the last line may not be complete yet
+        entry = json.loads(line)
+        if "objectRef" in entry:
+            about = entry["objectRef"]
+            resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
+            found.add((entry["verb"], about.get("apiGroup", ""), resource))
+            decision = entry.get("annotations", {}).get("authorization.k8s.io/decision", "allow")
+            assert decision == "allow", f"{entry['verb']} {resource} was not allowed"
+    return found
+
+
+def race(kubectl: Kubectl, numbers: Iterator[int], is_read_again: Callable[[], bool]) -> bool:
+    """Bind pods at the same time as the scheduler, until it reads one of them again."""
+    for number in islice(numbers, 10):
+        kubectl.create(pod(f"raced-{number}", cpu="1m"))
+        with suppress(ApiError):  # the scheduler was faster
+            kubectl.bind(f"raced-{number}", "a")
+    return is_read_again()
+
+
 @pytest.mark.kube
-def test_a_real_server_allows_everything_that_the_scheduler_does(tmp_path: Path) -> None:
+def test_a_real_server_allows_what_the_scheduler_does_and_its_audit_log_shows_that_no_right_is_unused(
+    tmp_path: Path,
+) -> None:
     if why := missing():
         pytest.skip(why)
     users = {ACCOUNT: ["system:serviceaccounts", "system:authenticated"]}
-    with RealServer(users=users) as server, Kubectl(server) as kubectl:
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(AUDIT))
+    flags = [f"--audit-policy-file={tmp_path / 'policy.yaml'}", f"--audit-log-path={tmp_path / 'audit.log'}"]
+    rights = rights_of(objects()["ClusterRole"]) | rights_of(objects()["Role"])
+    with RealServer(users=users, flags=flags) as server, Kubectl(server) as kubectl:
+        install(kubectl, *EVERY_POD_GROUP)
         for kind, each in objects().items():
             if kind == "Deployment":
                 path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
@@ -229,8 +284,12 @@ def test_a_real_server_allows_everything_that_the_scheduler_does(tmp_path: Path)
             kubectl.wait_until(lambda: condition_of(kubectl.get("Pod", "huge"), "PodScheduled"))
             kubectl.wait_until(lambda: reasons_of(kubectl) == REASONS)
             assert kubectl.get("Lease", LEASE, NAMESPACE)["spec"]["holderIdentity"]
+            numbers, again = count(), ("get", "", "pods")
+            kubectl.wait_until(lambda: race(kubectl, numbers, lambda: again in audited(tmp_path / "audit.log")))
             process.terminate()
             _, log = process.communicate(timeout=30)
         assert process.returncode == 0
         assert "may not" not in log and "forbidden" not in log
         assert not kubectl.get("Lease", LEASE, NAMESPACE)["spec"].get("holderIdentity"), "the lease is released"
+        run_with_client(server, repeating_an_event(kubectl, kubectl.get("Pod", "huge")["metadata"]["uid"]))
+        assert audited(tmp_path / "audit.log") == rights

@@ -145,7 +145,7 @@ def test_of_several_tasks_on_a_node_only_as_many_as_needed_are_interrupted(
     urgent = Resident.options(num_cpus=0.5, priority=10).remote()
     started(urgent)
     ray.kill(urgent)
-    wait_for(lambda: sum(map(len, starts(tmp_path).values())) == 10, SOON_S, "the second start of two of them")
+    wait_for(lambda: sum(map(len, starts(tmp_path).values())) >= 10, SOON_S, "the second start of two of them")
     (tmp_path / "end").touch()
     assert sorted(ray.get(refs, timeout=SOON_S)) == [f"t{number}" for number in range(8)]
     assert sum(map(len, starts(tmp_path).values())) == 10

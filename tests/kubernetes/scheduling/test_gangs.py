@@ -11,46 +11,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kubernetes.custom_resources import COSCHEDULING, install
 from tests.kubernetes.objects import Object, condition_of, node, node_of, nodes, pod, priority_class
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.kubelet import Kubelets
 
 LABEL = "scheduling.x-k8s.io/pod-group"
 GROUP, VERSION = "scheduling.x-k8s.io", "v1alpha1"
-PODGROUPS = f"/apis/{GROUP}/{VERSION}/namespaces/default/podgroups"
 
 
 @pytest.fixture(autouse=True)
 def pod_groups(cluster: ClusterUnderTest) -> Iterator[None]:
     """The API server has PodGroups; those of the test are deleted at its end."""
     if not cluster.is_fake:
-        install(cluster)
+        install(cluster.kubectl, COSCHEDULING)
     yield
     for found in cluster.kubectl.list("PodGroup"):
         cluster.kubectl.delete("PodGroup", found["metadata"]["name"])
-
-
-def install(cluster: ClusterUnderTest) -> None:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    definition = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": f"podgroups.{GROUP}",
-            "annotations": {
-                "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"
-            },
-        },
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {"kind": "PodGroup", "plural": "podgroups"},
-            "versions": [{"name": VERSION, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
-        },
-    }
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    assert cluster.kubectl.request("POST", path, definition).status in (201, 409)
-    cluster.kubectl.wait_until(lambda: cluster.kubectl.request("GET", PODGROUPS).status == 200)
 
 
 def pod_group(name: str, least: int) -> Object:

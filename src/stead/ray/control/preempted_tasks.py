@@ -1,7 +1,7 @@
 """Tasks that make room for work of a higher priority.
 
 Rule: a slot that the engine preempts is closed at once. If a task runs in it, one task of its shape on the node is
-interrupted, and runs again where the engine gives it another slot. While it waits there, it holds no amounts, and the
+interrupted, and runs again where the engine gives it another slot. Until then its worker waits without amounts, and the
 engine learns this once Ray's tables show them as free.
 """
 
@@ -17,7 +17,7 @@ from stead.language.resources import UNIT
 from stead.ray.control.slot_pools import Place, Pool, Pools
 from stead.ray.wire.tables import NodeRow, Status
 
-TAKEN_S = 3.0
+TAKEN_S = 10.0
 """How long it may take until the room of an interrupted task is in use again."""
 
 
@@ -54,6 +54,7 @@ class PreemptedTasks:
                 if not _missing(place):
                     return False
                 place.preempted[next(id for id, is_done in place.preempted.items() if not is_done)] = True
+                place.open, place.sent = place.open + 1, None  # the task keeps its unit of the name while it waits
                 return True
         return None
 
@@ -76,8 +77,8 @@ class PreemptedTasks:
 
 def _missing(place: Place) -> int:
     """How many more tasks have to be interrupted."""
-    interrupted = sum(place.preempted.values())
-    return min(len(place.preempted) - interrupted, place.used - place.open - interrupted)
+    left = sum(not is_done for is_done in place.preempted.values())
+    return max(0, min(left, place.used - place.open))
 
 
 def _has_room(row: NodeRow, ask: Ask, count: int) -> bool:

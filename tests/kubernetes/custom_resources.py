@@ -1,0 +1,39 @@
+"""Resources that an API server gets by a CustomResourceDefinition: pod groups of every kind.
+
+Rule: a resource accepts any fields; only the schedulers that read it know what they mean.
+"""
+
+from __future__ import annotations
+
+from stead.kubernetes.gangs import PATHS
+from tests.kubernetes.objects import Kubectl
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50"}
+"""The API server wants this annotation for a group of Kubernetes itself."""
+
+COSCHEDULING = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
+EVERY_POD_GROUP = tuple(paths[0] for paths in PATHS.values())
+
+
+def install(kubectl: Kubectl, *paths: str) -> None:
+    """Define the resources at these paths, and wait until the API server has them."""
+    for path in paths:
+        group, version, plural = path.removeprefix("/apis/").split("/")
+        kind = {"podgroups": "PodGroup", "workloads": "Workload"}[plural]
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        definition = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}", "annotations": APPROVED},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural},
+                "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
+            },
+        }
+        answer = kubectl.request("POST", DEFINITIONS, definition)
+        assert answer.status in (201, 409), answer
+    for path in paths:
+        kubectl.wait_until(lambda path=path: kubectl.request("GET", path).status == 200)
