@@ -65,14 +65,14 @@ class Events:
                 self._task = asyncio.get_running_loop().create_task(self._watched.run(), name="events")
             return
         try:
-            await self._watched.list_once()
+            await self._watched.list_once(is_needed=True)
         except ApiError as error:
             if error.status != 403:
                 raise
             if self._everywhere:
                 raise Invalid(missing_right("list", "events", error.message)) from None
             self._watched.narrow(self._namespace)
-            await self._watched.list_once()
+            await self._watched.list_once(is_needed=True)
         self._read_at = time.monotonic()
 
     def after(self, number: int, limit: int) -> Sequence[Event]:
