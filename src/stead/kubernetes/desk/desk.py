@@ -25,7 +25,7 @@ from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, absent
 from stead.kubernetes.api.config import ApiConfig
 from stead.kubernetes.api.http import ApiClient, ApiError, Unreachable, error_of
-from stead.kubernetes.api_objects import ANYTHING
+from stead.kubernetes.api_objects import ANYTHING, Problem
 from stead.kubernetes.desk import manifests, node_changes
 from stead.kubernetes.desk.events import Events
 from stead.kubernetes.desk.evicting import evict_all
@@ -221,10 +221,12 @@ class KubeDesk(LocalDesk):
         pod = snapshot.pods.get(key)
         if pod is None:
             return self._not_found(key, snapshot)
-        return in_one_sentence(snapshot.engine, pod, self._run(self._lenient(pod)), self._scope.namespace)
+        problem, lenient = self._run(self._read_again(pod))
+        return in_one_sentence(snapshot.engine, pod, problem, lenient, self._scope.namespace)
 
-    async def _lenient(self, pod: Pod) -> Ask | None:
-        return self._reading.templates.lenient(pod)
+    async def _read_again(self, pod: Pod) -> tuple[Problem | None, Ask | None]:
+        """The problem of a pod, and its ask without the parts that do not parse or are not supported."""
+        return self._reading.cluster.problem_of(pod.key), self._reading.templates.lenient(pod)
 
     def _meant(self, given: str) -> str:
         """The id of the pod or group with this name."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.explanations import Explanation
+from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.desk.references import reference
 from stead.kubernetes.templates import Pod
 from stead.kubernetes.wording import change_text, why_pending
@@ -85,8 +86,10 @@ def not_bound_yet(found: KubeExplanation, pod: Pod) -> KubeExplanation:
     return worded(found, f"{found.text} {waits}")
 
 
-def in_one_sentence(engine: Engine, pod: Pod, lenient: Ask | None, namespace: str) -> KubeExplanation:
-    """Why the engine does not know a pod. `lenient` is its ask without the parts that stead does not support."""
+def in_one_sentence(
+    engine: Engine, pod: Pod, problem: Problem | None, lenient: Ask | None, namespace: str
+) -> KubeExplanation:
+    """Why the engine does not know a pod. `lenient` is its ask without what is a problem for stead."""
     called = reference(pod.key, namespace)
     if pod.node_name:
         text = f"{called} is bound to {pod.node_name}, but there is no such node; Kubernetes deletes such pods."
@@ -98,10 +101,10 @@ def in_one_sentence(engine: Engine, pod: Pod, lenient: Ask | None, namespace: st
             "controller that removes them."
         )
     else:
-        problem = "it has just changed" if pod.problem is None else pod.problem.sentence.partition("; ")[0]
+        why = "it has just changed" if problem is None else problem.sentence.partition("; ")[0]
         if lenient is None:
-            text = f"{called} cannot be explained: {problem}."
+            text = f"{called} cannot be explained: {why}."
         else:
             found = explained(engine, lenient)
-            return worded(found, f"{called} cannot be explained completely: {problem}. Without that: {found.text}")
+            return worded(found, f"{called} cannot be explained completely: {why}. Without that: {found.text}")
     return KubeExplanation(pod.key, text=text)
