@@ -74,8 +74,7 @@ def placed(found: KubeExplanation, pod: Pod) -> KubeExplanation:
     assert found.chosen is not None
     node = found.names.get(found.chosen.node) or found.chosen.node
     text = found.text.replace(f"Placed on {node} by {found.policy}", f"Bound to {node} by {by}", 1)
-    state = "it is being deleted" if pod.is_deleting else ""
-    return worded(found, f"{text} {state[:1].upper()}{state[1:]}.".strip() if state else text)
+    return worded(found, f"{text} It is being deleted." if pod.is_deleting else text)
 
 
 def not_bound_yet(found: KubeExplanation, pod: Pod) -> KubeExplanation:
@@ -101,10 +100,20 @@ def in_one_sentence(
             "controller that removes them."
         )
     else:
-        why = "it has just changed" if problem is None else problem.sentence.partition("; ")[0]
-        if lenient is None:
-            text = f"{called} cannot be explained: {why}."
+        if problem is None:
+            why, part = f"{called} is not scheduled: it has just changed", "Otherwise"
+        elif problem.is_unsupported:
+            why, part = f"{called} cannot be explained completely: {_cause(problem)}", "Without that"
         else:
+            why, part = f"{called} is not scheduled: {_cause(problem)}", "Otherwise"
+        if lenient is not None:
             found = explained(engine, lenient)
-            return worded(found, f"{called} cannot be explained completely: {why}. Without that: {found.text}")
+            return worded(found, f"{why}. {part}: {found.text}")
+        text = f"{why}."
     return KubeExplanation(pod.key, text=text)
+
+
+def _cause(problem: Problem) -> str:
+    """The problem without the advice, which is for pods of stead's own scheduler."""
+    cause = problem.sentence.partition("; ")[0].rstrip(".")
+    return cause[:1].lower() + cause[1:]
