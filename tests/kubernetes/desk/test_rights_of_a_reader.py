@@ -175,6 +175,22 @@ def test_a_missing_right_is_one_line_beside_the_answer(resource: str, lacks: str
     assert err == f"stead: you may not list {resource}, so the answer leaves out {lacks}\n"
 
 
+def test_without_events_a_node_is_still_described(fake_stead: Commands) -> None:
+    """Fake only: it refuses what the test says."""
+    fake_stead.fill()
+    fake_stead.cluster.fake.fail_next("GET", "/events$", 403, times=10)
+    code, out, err = fake_stead("describe", "node", "cpu-1", "--context", "admin")
+    assert (code, out.startswith("Node:      cpu-1")) == (0, True)
+    assert err == "stead: you may not list events, so the answer leaves them out\n"
+
+
+def test_a_list_whose_pages_expire_is_read_again(fake_stead: Commands) -> None:
+    """Fake only: it says so when the test asks."""
+    fake_stead.fill()
+    fake_stead.cluster.fake.fail_next("GET", "/pods$", 410)
+    assert fake_stead.says("why", "pod/train").startswith("0/3 nodes are available")
+
+
 def test_credentials_that_are_not_accepted_are_one_sentence(fake_stead: Commands) -> None:
     """Fake only: it refuses what the test says."""
     fake_stead.cluster.fake.fail_next("GET", "/namespaces$", 401, times=10)

@@ -196,9 +196,10 @@ class Watched(Generic[T]):
             try:
                 self._version = await self._list()
             except ApiError as error:
-                if error.status != 404 or is_needed:
+                if error.status == 404 and not is_needed:
+                    self._try_other_path()
+                elif error.status != GONE:  # its pages expired while they were read
                     raise
-                self._try_other_path()
 
     def take(self, line: bytes) -> None:
         """Deliver an event that did not come from the watch. The watch still goes on from where it was."""

@@ -78,7 +78,7 @@ class KubeDesk(LocalDesk):
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(lambda: _audit_in(folder))
-        self._config, self._scope, self._tell = config, scope, tell
+        self._config, self._scope, self._say, self._tell = config, scope, say, tell
         self._title = config.title or config.address
         self._lock = threading.Lock()
         self._snapshot: KubeSnapshot | None = None
@@ -271,7 +271,10 @@ class KubeDesk(LocalDesk):
         return self._run(self._events_after(after, limit))
 
     async def _events_after(self, after: int, limit: int) -> Sequence[Event]:
+        was_denied = self._events.is_denied
         await self._events.read()
+        if self._events.is_denied and not was_denied:
+            self._say("you may not list events, so the answer leaves them out")
         return self._events.after(after, limit)
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
