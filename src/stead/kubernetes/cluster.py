@@ -489,6 +489,10 @@ class KubeCluster:
     def retire(self, node: NodeId) -> None:
         """The scheduler stops no nodes."""
 
+    def problem_of(self, key: PodKey) -> Problem | None:
+        """Why a pod without a node is not submitted, if it has a problem."""
+        return self._refused.get(key)
+
     # -- numbers
 
     @property

@@ -175,6 +175,16 @@ def test_an_unknown_context_and_a_missing_file_are_refused(fake_stead: Commands)
     assert "there is no kubeconfig file none.yaml" in fake_stead.refuses("nodes", "--kubeconfig", "none.yaml")
 
 
+def test_without_the_client_library_the_error_says_what_to_install(
+    fake_stead: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fake only: nothing is asked of a server."""
+    monkeypatch.setattr("stead.commands.scheduling.find_spec", lambda name: None)
+    assert fake_stead.refuses("why", "pod/web") == (
+        "stead why needs msgspec, which is not installed; try: pip install 'stead[kubernetes]'"
+    )
+
+
 def test_a_server_that_cannot_be_reached_is_one_sentence(fake_stead: Commands) -> None:
     """Fake only: it stops at once."""
     fake_stead.cluster.server.stop_apiserver()

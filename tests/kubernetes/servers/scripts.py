@@ -27,7 +27,7 @@ NOT_COMPARED = {
     "schedulingGates": "1.20 drops the field; the fake follows 1.36, see test_fake_server.py",
     "minDomains of topology spread": "1.20 drops the field",
     "preconditions of a binding": "1.20 ignores its uid and resourceVersion; the fake follows 1.36, which checks them",
-    "policy/v1 PodDisruptionBudget": "1.20 has policy/v1beta1 only",
+    "policy/v1 PodDisruptionBudget and Eviction": "1.20 has policy/v1beta1 only",
     "quantities": "the real server writes 1024Mi as 1Gi; the fake keeps them as they are sent",
     "unknown fields": "the real server drops them; the fake keeps them",
     "validation": "the fake checks names, containers, images and the target of a binding, and nothing else",
@@ -74,6 +74,11 @@ def delete(path: str, body: Any = None, code: int = 200, **query: str) -> Step:
 
 def bind(name: str, node_name: str, code: int = 201, **more: Any) -> Step:
     return post(f"{PODS}/{name}/binding", binding(name, node_name, **more), code)
+
+
+def evict(name: str, code: int, version: str = "policy/v1beta1", **options: Any) -> Step:
+    body = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": name}, "deleteOptions": options}
+    return post(f"{PODS}/{name}/eviction", body, code)
 
 
 def bound(name: str, node_name: str) -> list[Step]:
@@ -378,6 +383,14 @@ SCRIPTS: Mapping[str, Script] = {
         patch(f"{PODS}/web/status", {"status": {"phase": "Succeeded"}}),
         delete(f"{PODS}/web"),
         get(f"{PODS}/web", 404),
+    ],
+    "an eviction deletes a pod": [
+        post(PODS, bare("web")),
+        *bound("web", "a"),
+        evict("web", 409, preconditions={"uid": OTHER_UID}),
+        evict("web", 201),
+        get(f"{PODS}/web"),
+        evict("other", 404),
     ],
     "a deletion checks its preconditions": [
         post(PODS, bare("web"), remember="web"),

@@ -192,15 +192,17 @@ class Watched(Generic[T]):
             wait_s = self._backoff.next_s(retry_after_s)
             await self._sleep(min(wait_s, DENIED_S_MAX) if self._is_denied else wait_s)
 
-    async def list_once(self) -> None:
-        """List now, without a retry; `run` then goes on from there. Raises `ApiError` and `Unreachable`."""
+    async def list_once(self, is_needed: bool) -> None:
+        """List now, without a retry; `run` then goes on from there. A server may lack a resource that is not needed.
+        Raises `ApiError` and `Unreachable`."""
         while not self.is_synced:
             try:
                 self._version = await self._list()
             except ApiError as error:
-                if error.status != 404 or len(self._paths) == 1:
+                if error.status == 404 and not is_needed:
+                    self._try_other_path()
+                elif error.status != GONE:  # its pages expired while they were read
                     raise
-                self._try_other_path()
 
     def take(self, line: bytes) -> None:
         """Deliver an event that did not come from the watch. The watch still goes on from where it was."""

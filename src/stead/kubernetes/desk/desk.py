@@ -25,7 +25,7 @@ from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, absent
 from stead.kubernetes.api.config import ApiConfig
 from stead.kubernetes.api.http import ApiClient, ApiError, Unreachable, error_of
-from stead.kubernetes.api_objects import ANYTHING
+from stead.kubernetes.api_objects import ANYTHING, Problem
 from stead.kubernetes.desk import manifests, node_changes
 from stead.kubernetes.desk.events import Events
 from stead.kubernetes.desk.evicting import evict_all
@@ -78,7 +78,7 @@ class KubeDesk(LocalDesk):
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(lambda: _audit_in(folder))
-        self._config, self._scope, self._tell = config, scope, tell
+        self._config, self._scope, self._say, self._tell = config, scope, say, tell
         self._title = config.title or config.address
         self._lock = threading.Lock()
         self._snapshot: KubeSnapshot | None = None
@@ -221,10 +221,12 @@ class KubeDesk(LocalDesk):
         pod = snapshot.pods.get(key)
         if pod is None:
             return self._not_found(key, snapshot)
-        return in_one_sentence(snapshot.engine, pod, self._run(self._lenient(pod)), self._scope.namespace)
+        problem, lenient = self._run(self._read_again(pod))
+        return in_one_sentence(snapshot.engine, pod, problem, lenient, self._scope.namespace)
 
-    async def _lenient(self, pod: Pod) -> Ask | None:
-        return self._reading.templates.lenient(pod)
+    async def _read_again(self, pod: Pod) -> tuple[Problem | None, Ask | None]:
+        """The problem of a pod, and its ask without the parts that do not parse or are not supported."""
+        return self._reading.cluster.problem_of(pod.key), self._reading.templates.lenient(pod)
 
     def _meant(self, given: str) -> str:
         """The id of the pod or group with this name."""
@@ -269,7 +271,10 @@ class KubeDesk(LocalDesk):
         return self._run(self._events_after(after, limit))
 
     async def _events_after(self, after: int, limit: int) -> Sequence[Event]:
+        was_denied = self._events.is_denied
         await self._events.read()
+        if self._events.is_denied and not was_denied:
+            self._say("you may not list events, so the answer leaves them out")
         return self._events.after(after, limit)
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:

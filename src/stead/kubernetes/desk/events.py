@@ -17,12 +17,11 @@ from typing import Any
 
 from stead.engine.explain.events import Event, EventKind, event_of
 from stead.engine.facts import Fact, NodeDrained, NodeJoined, NodeLabelled, NodeLeft, NodeTainted, NodeUntainted
-from stead.errors import Invalid
 from stead.kubernetes.api.http import ApiClient, ApiError
 from stead.kubernetes.api.watching import Changed, Relisted, Watched
 from stead.kubernetes.api_objects import ANYTHING
 from stead.kubernetes.api_objects import EventKind as WatchKind
-from stead.kubernetes.desk.reading import OLD_S, missing_right
+from stead.kubernetes.desk.reading import OLD_S
 from stead.kubernetes.desk.snapshots import cordon_as_draining
 from stead.kubernetes.fields import Fields, fields_in
 from stead.language.labels import Labels
@@ -57,23 +56,34 @@ class Events:
         self._watched: Watched[Fields] = Watched(client, EVENTS, _decode, _decode_page, self._arrived)
         self._task: asyncio.Task[None] | None = None
         self._read_at = 0.0
+        self.is_denied = False
+        """Whether the user may not list events."""
 
     async def read(self) -> None:
         """List the events; later calls begin to watch for new ones."""
+        if self.is_denied:
+            return
         if self._watched.is_synced:
             if self._task is None and time.monotonic() - self._read_at > OLD_S:
                 self._task = asyncio.get_running_loop().create_task(self._watched.run(), name="events")
             return
         try:
-            await self._watched.list_once()
+            await self._watched.list_once(is_needed=True)
         except ApiError as error:
             if error.status != 403:
                 raise
-            if self._everywhere:
-                raise Invalid(missing_right("list", "events", error.message)) from None
-            self._watched.narrow(self._namespace)
-            await self._watched.list_once()
+            await self._read_one_namespace()
         self._read_at = time.monotonic()
+
+    async def _read_one_namespace(self) -> None:
+        """If the user may not list those of all namespaces."""
+        self._watched.narrow(self._namespace)
+        try:
+            await self._watched.list_once(is_needed=True)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            self.is_denied = True
 
     def after(self, number: int, limit: int) -> Sequence[Event]:
         """At most `limit` events after this one, oldest first; after -n, the last n."""

@@ -23,8 +23,8 @@ from stead.operate.changes import Conflict
 from stead.operate.draining import STAYS
 from stead.text import first_few, plural
 
-BLOCKED_S = 60.0
-"""How long an eviction is tried that a budget does not allow."""
+BLOCKED_S = 20.0
+"""How long an eviction is tried that a budget does not allow. Clients of a service wait for 30 s."""
 
 RETRY_S = 1.0
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from stead.engine.engine import Engine
 from stead.engine.explain import wording
 from stead.engine.explain.explanations import Explanation
+from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.desk.references import reference
 from stead.kubernetes.templates import Pod
 from stead.kubernetes.wording import change_text, why_pending
@@ -73,8 +74,7 @@ def placed(found: KubeExplanation, pod: Pod) -> KubeExplanation:
     assert found.chosen is not None
     node = found.names.get(found.chosen.node) or found.chosen.node
     text = found.text.replace(f"Placed on {node} by {found.policy}", f"Bound to {node} by {by}", 1)
-    state = "it is being deleted" if pod.is_deleting else ""
-    return worded(found, f"{text} {state[:1].upper()}{state[1:]}.".strip() if state else text)
+    return worded(found, f"{text} It is being deleted." if pod.is_deleting else text)
 
 
 def not_bound_yet(found: KubeExplanation, pod: Pod) -> KubeExplanation:
@@ -85,8 +85,10 @@ def not_bound_yet(found: KubeExplanation, pod: Pod) -> KubeExplanation:
     return worded(found, f"{found.text} {waits}")
 
 
-def in_one_sentence(engine: Engine, pod: Pod, lenient: Ask | None, namespace: str) -> KubeExplanation:
-    """Why the engine does not know a pod. `lenient` is its ask without the parts that stead does not support."""
+def in_one_sentence(
+    engine: Engine, pod: Pod, problem: Problem | None, lenient: Ask | None, namespace: str
+) -> KubeExplanation:
+    """Why the engine does not know a pod. `lenient` is its ask without what is a problem for stead."""
     called = reference(pod.key, namespace)
     if pod.node_name:
         text = f"{called} is bound to {pod.node_name}, but there is no such node; Kubernetes deletes such pods."
@@ -98,10 +100,20 @@ def in_one_sentence(engine: Engine, pod: Pod, lenient: Ask | None, namespace: st
             "controller that removes them."
         )
     else:
-        problem = "it has just changed" if pod.problem is None else pod.problem.sentence.partition("; ")[0]
-        if lenient is None:
-            text = f"{called} cannot be explained: {problem}."
+        if problem is None:
+            why, part = f"{called} is not scheduled: it has just changed", "Otherwise"
+        elif problem.is_unsupported:
+            why, part = f"{called} cannot be explained completely: {_cause(problem)}", "Without that"
         else:
+            why, part = f"{called} is not scheduled: {_cause(problem)}", "Otherwise"
+        if lenient is not None:
             found = explained(engine, lenient)
-            return worded(found, f"{called} cannot be explained completely: {problem}. Without that: {found.text}")
+            return worded(found, f"{why}. {part}: {found.text}")
+        text = f"{why}."
     return KubeExplanation(pod.key, text=text)
+
+
+def _cause(problem: Problem) -> str:
+    """The problem without the advice, which is for pods of stead's own scheduler."""
+    cause = problem.sentence.partition("; ")[0].rstrip(".")
+    return cause[:1].lower() + cause[1:]

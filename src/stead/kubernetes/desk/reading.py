@@ -34,6 +34,10 @@ OLD_S = 2.0
 SEEN_S = 5.0
 """How long to wait until the watch shows a change that this process has made."""
 
+VOLUMES = (
+    "persistentvolumeclaims persistentvolumes storageclasses csinodes csidrivers csistoragecapacities volumeattachments"
+).split()
+
 LACKING = {
     "namespaces": "the labels of namespaces",
     "poddisruptionbudgets": "PodDisruptionBudgets",
@@ -41,10 +45,13 @@ LACKING = {
     "replicationcontrollers": "the default topology spread",
     "replicasets": "the default topology spread",
     "statefulsets": "the default topology spread",
+    "podgroups": "gangs",
+    "workloads": "gangs",
+    **dict.fromkeys(VOLUMES, "volumes"),
 }
 """What answers lack without a resource. Without another one, they lack what its name says."""
 
-IN_NO_NAMESPACE = ("namespaces", "nodes", "persistentvolumes", "storageclasses", "csinodes", "priorityclasses")
+IN_NO_NAMESPACE = {"namespaces", "nodes", *VOLUMES} - {"persistentvolumeclaims", "csistoragecapacities"}
 """Resources that cannot be listed in one namespace only."""
 
 
@@ -125,14 +132,14 @@ class Reading:
 
     async def _list(self, watched: Watched[Any]) -> None:
         resource = watched.path.rpartition("/")[2]
-        message = ""
+        is_needed, message = watched is self.watches.nodes or watched is self.watches.pods, ""
         for narrows in (False, True):
             if narrows and (self._namespace is None or resource in IN_NO_NAMESPACE):
                 break
             if narrows:
                 watched.narrow(str(self._namespace))
             try:
-                await watched.list_once()
+                await watched.list_once(is_needed)
                 if narrows and watched.path.endswith("/pods"):
                     self.only_namespace = str(self._namespace)
                 return
@@ -140,7 +147,7 @@ class Reading:
                 if error.status != 403:
                     raise
                 message = message or error.message
-        if watched is self.watches.nodes or watched is self.watches.pods:
+        if is_needed:
             raise Invalid(missing_right("list", resource, message, self._namespace))
         self.watches.leave_out(watched)
         self._lacking.setdefault(LACKING.get(resource, resource), []).append(resource)
@@ -155,7 +162,7 @@ class Reading:
                 "not counted"
             )
         if self._lacking:
-            resources = [each for group in self._lacking.values() for each in group]
+            resources = dict.fromkeys(each for group in self._lacking.values() for each in group)
             found.append(f"you may not list {joined(resources)}, so the answer leaves out {joined(self._lacking)}")
         if self.watches.nodes_refused:
             names = first_few(sorted(self.watches.nodes_refused))

@@ -105,7 +105,10 @@ class KubeSnapshot(Snapshot):
         return explained(engine, what)
 
     def why(self, name: str) -> KubeExplanation:
-        found = super().why(name)
+        """A pod of a gang waits for its gang."""
+        group = self.rows.group_of.get(name, "")
+        is_waiting = group in self.rows.waiting_groups and name not in self.rows.placed
+        found = super().why(group if is_waiting else name)
         assert isinstance(found, KubeExplanation)
         pod = self.pods.get(found.id)
         if pod is None or found.members:
