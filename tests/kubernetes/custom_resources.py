@@ -13,7 +13,10 @@ APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/sc
 """The API server wants this annotation for a group of Kubernetes itself."""
 
 COSCHEDULING = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
-EVERY_POD_GROUP = tuple(paths[0] for paths in PATHS.values())
+OWN_GROUP = "scheduling.k8s.io"
+"""A group of Kubernetes itself. An API server that is older than a resource of it does not let others define it."""
+
+DEFINABLE = tuple(paths[0] for paths in PATHS.values() if f"/{OWN_GROUP}/" not in paths[0])
 
 
 def install(kubectl: Kubectl, *paths: str) -> None:

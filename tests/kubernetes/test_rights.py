@@ -27,7 +27,7 @@ from stead.kubernetes.api.http import ApiClient
 from stead.kubernetes.api.reporting import PodRef, Reporter
 from stead.kubernetes.manifests.rendering import Installation, manifests
 from stead.kubernetes.scheduler import Options, Scheduler
-from tests.kubernetes.custom_resources import EVERY_POD_GROUP, install
+from tests.kubernetes.custom_resources import DEFINABLE, OWN_GROUP, install
 from tests.kubernetes.objects import (
     HOSTNAME,
     ApiError,
@@ -254,6 +254,10 @@ def race(kubectl: Kubectl, numbers: Iterator[int], is_read_again: Callable[[], b
     return is_read_again()
 
 
+WITHOUT_THE_RESOURCE = {("watch", OWN_GROUP, "podgroups"), ("watch", OWN_GROUP, "workloads")}
+"""The server of these tests is older than its own pod groups: their list is requested and not found."""
+
+
 @pytest.mark.kube
 def test_a_real_server_allows_what_the_scheduler_does_and_its_audit_log_shows_that_no_right_is_unused(
     tmp_path: Path,
@@ -265,7 +269,7 @@ def test_a_real_server_allows_what_the_scheduler_does_and_its_audit_log_shows_th
     flags = [f"--audit-policy-file={tmp_path / 'policy.yaml'}", f"--audit-log-path={tmp_path / 'audit.log'}"]
     rights = rights_of(objects()["ClusterRole"]) | rights_of(objects()["Role"])
     with RealServer(users=users, flags=flags) as server, Kubectl(server) as kubectl:
-        install(kubectl, *EVERY_POD_GROUP)
+        install(kubectl, *DEFINABLE)
         for kind, each in objects().items():
             if kind == "Deployment":
                 path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
@@ -292,4 +296,4 @@ def test_a_real_server_allows_what_the_scheduler_does_and_its_audit_log_shows_th
         assert "may not" not in log and "forbidden" not in log
         assert not kubectl.get("Lease", LEASE, NAMESPACE)["spec"].get("holderIdentity"), "the lease is released"
         run_with_client(server, repeating_an_event(kubectl, kubectl.get("Pod", "huge")["metadata"]["uid"]))
-        assert audited(tmp_path / "audit.log") == rights
+        assert audited(tmp_path / "audit.log") == rights - WITHOUT_THE_RESOURCE
