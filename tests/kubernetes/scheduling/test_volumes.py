@@ -341,6 +341,19 @@ class TestAfterKill9:
             assert cluster.wait_until_bound("p") == {"p": "n-1"}
 
 
+def test_the_pods_of_a_gang_get_their_volumes_and_are_bound_together(cluster: ClusterUnderTest) -> None:
+    with two_zones(cluster) as provisioner:
+        cluster.scheduler().wait_until_leading()
+        cluster.create(*(claim(f"data-{number}") for number in range(4)))
+        for number in range(4):
+            member = pod_with(f"ring-{number}", f"data-{number}", labels={"scheduling.x-k8s.io/pod-group": "ring"})
+            member["metadata"]["annotations"] = {"stead.dev/min-available": "4"}
+            assert not provisioner.selected, "no volume is created for a part of the gang"
+            cluster.create(member)
+        assert len(cluster.wait_until_bound(*(f"ring-{number}" for number in range(4)))) == 4
+        assert len(provisioner.created) == 4
+
+
 def test_a_claim_of_another_scheduler_is_left_alone(cluster: ClusterUnderTest) -> None:
     with two_zones(cluster) as provisioner:
         cluster.scheduler().wait_until_leading()
