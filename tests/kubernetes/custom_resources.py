@@ -38,5 +38,4 @@ def install(kubectl: Kubectl, *paths: str) -> None:
         }
         answer = kubectl.request("POST", DEFINITIONS, definition)
         assert answer.status in (201, 409), answer
-    for path in paths:
-        kubectl.wait_until(lambda path=path: kubectl.request("GET", path).status == 200)
+    kubectl.wait_until(lambda: all(kubectl.request("GET", path).status == 200 for path in paths))

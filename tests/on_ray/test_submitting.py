@@ -229,6 +229,7 @@ def test_work_continues_without_the_command_and_its_name_is_taken(
 REFUSED: dict[str, tuple[str, str]] = {
     "no command": ("work: {id: a}", "work.run: is missing; a good value is 'python train.py'"),
     "later": ("work: {id: a, run: x, at: 5}", "work: only the simulator can submit work later"),
+    "claims": ("work: {id: a, run: x, claims: data}", "work.claims: Ray does not know claims"),
     "ports": ("work: {id: a, run: x, ports: 80}", "work.ports: Ray does not know the ports of a node"),
     "estimates": ("work: {id: a, run: x, estimates: {CPU: 1}}", "work.estimates: work on Ray has no estimates"),
     "two namespaces": (

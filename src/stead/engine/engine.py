@@ -14,7 +14,6 @@ from stead.engine.batch.batches import Batch, Run, ready_runs
 from stead.engine.batch.flow import Solver
 from stead.engine.batch.moving import best_moves
 from stead.engine.decisions import (
-    DeadlinePassed,
     Decision,
     GroupPlaced,
     Moved,
@@ -64,6 +63,7 @@ from stead.engine.restart.checkpoints import Checkpoint, restore, save
 from stead.engine.rules import dead_required_nodes
 from stead.engine.settings import DEFAULTS, Settings
 from stead.engine.shapes import Shape
+from stead.engine.timing.deadlines import refuse_late
 from stead.engine.timing.taint_times import TaintEnd
 from stead.engine.waiting import Item, Line, Sleeper
 from stead.errors import Invalid
@@ -278,7 +278,7 @@ class Engine:
         parts, now = self._parts, self._parts.now
         waiting, times = parts.waiting, parts.taint_times
         decisions: list[Decision] = [*times.expire_due(now), *times.evict_due(now)]
-        self._refuse_late(decisions)
+        decisions += refuse_late(parts)
         decisions += release_late(parts)
         left = self.settings.placed_at_once if limit is None else limit
         tried, singles, parts.is_unfinished = False, 0, False
@@ -309,20 +309,6 @@ class Engine:
         self._parts.holds.release_if_useless()
         self._parts.waiting.wake(self._parts.board.fleet)
         return self._parts.waiting.awake()
-
-    def _refuse_late(self, decisions: list[Decision]) -> None:
-        """Refuse work whose deadline has passed, except a group that is partly placed."""
-        parts = self._parts
-        for id, _, deadline in parts.timers.deadlines.due(self.now):
-            record = parts.groups.records.map.get(id)
-            if (
-                id in parts.waiting
-                and parts.waiting.item(id).deadline == deadline
-                and (record is None or record.alternative is None)
-            ):
-                verdicts = parts.waiting.last_reported(parts.waiting.line_of(id).sleeper)
-                parts.forget(id)
-                decisions.append(Refused(id, DeadlinePassed(deadline, verdicts)))
 
     def _decide_line(self, line: Line, limit: int | None, decisions: list[Decision], cuts_batches: bool) -> int:
         """Place the work of a line, at most `limit`; what does not fit goes to sleep. Returns how many were placed."""

@@ -177,6 +177,8 @@ def _check(ask: Ask, command: Command) -> None:
         raise Refusal("prefers", "the weight of a spread cannot be said for a pod; leave it out")
     if {GPU, KUBE_GPU} <= ask.choices[0].resources.keys():
         raise Refusal("resources", f"GPU and {KUBE_GPU} are the same on Kubernetes; name one of them")
+    if ask.claims:
+        raise Refusal("claims", "work does not say where a volume is mounted, which a pod must; leave them out")
     if ask.pulls or ask.images:
         raise Refusal("pulls" if ask.pulls else "images", "cannot be said for a pod; it follows from its other fields")
 

@@ -15,8 +15,9 @@ from stead.language.labels import Labels
 from stead.language.taints import Effect, Taint
 from stead.operate.changes import NodeChange, Removal
 from stead.specs import documents
-from stead.specs.documents import flag, labels_changed, some_text, taint_removed, taints_set
+from stead.specs.documents import labels_changed, taint_removed, taints_set
 from stead.specs.sections import Section, at
+from stead.specs.values import flag, some_text
 from stead.text import short_id
 
 FIELDS = ("changes", "work", "groups")

@@ -19,8 +19,9 @@ from stead.language.resources import Resources
 from stead.operate.cancellation import still_wanted
 from stead.operate.views import amounts
 from stead.planner import Plan, plan
-from stead.specs.documents import Reader, whole
+from stead.specs.documents import Reader
 from stead.specs.sections import Section
+from stead.specs.values import whole
 from stead.text import quoted
 
 if TYPE_CHECKING:

@@ -34,8 +34,9 @@ from stead.operate.cancellation import still_wanted
 from stead.operate.rows import Shapes
 from stead.operate.snapshot import Snapshot
 from stead.operate.suggested import suggested
-from stead.specs.documents import GROUP, JOINED, WORK, Reader, node_facts, some_text
+from stead.specs.documents import GROUP, JOINED, WORK, Reader, node_facts
 from stead.specs.sections import Misplaced, Section, at
+from stead.specs.values import some_text
 
 ROUNDS_MAX = 100
 QUESTION_MAX = 10_000

@@ -16,8 +16,9 @@ from stead.engine.settings import Settings, Unscheduled
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
 from stead.language.times import parse_duration
-from stead.specs.documents import CLAIM, EVENT, GROUP, NODE, WORK, Reader, policy_of, some_text, whole
+from stead.specs.documents import CLAIM, EVENT, GROUP, NODE, WORK, Reader, policy_of
 from stead.specs.sections import Section, load_yaml
+from stead.specs.values import some_text, whole
 from stead.text import quoted
 
 FILE = ("title", "until", "settings", "nodes", "claims", "work", "groups", "events")

@@ -31,7 +31,7 @@ from stead.engine.facts import (
     NodeUsed,
 )
 from stead.errors import Invalid, absent, did_you_mean
-from stead.language.arguments import labels_of, parse_effect, parse_taints, taints_of
+from stead.language.arguments import labels_of, parse_effect, parse_taints
 from stead.language.asks import (
     ASK_ID,
     Affinity,
@@ -54,6 +54,24 @@ from stead.language.taints import TOLERATE_ALL, Effect, Taint, Toleration
 from stead.language.times import parse_duration
 from stead.specs.commands import RUN, Command, read_command
 from stead.specs.sections import Misplaced, Section, at
+from stead.specs.values import (
+    COUNT_MAX,
+    capacity_of,
+    count_in,
+    flag,
+    limits_in,
+    resources_in,
+    some_text,
+    strategies_in,
+    taints_in,
+    texts_in,
+    timeout_in,
+    topologies_in,
+    topology_in,
+    up_to,
+    values_in,
+    whole,
+)
 from stead.text import quoted
 
 NODE = ("id", "count", "at", "capacity", "labels", "taints", "draining", "ip", "name", "volumes")
@@ -91,9 +109,6 @@ VERBS: dict[str, tuple[str, ...]] = {  # the kinds of events, each with its addi
     "lose": (),
 }
 EVENT = ("at", *VERBS, *(field for fields in VERBS.values() for field in fields))
-
-COUNT_MAX = 1_000_000
-"""The maximum number of nodes and pieces of work in one scenario."""
 
 
 class _Names:
@@ -142,17 +157,17 @@ class Reader:
 
     def joined(self, section: Section) -> Iterator[NodeJoined]:
         name = section.need("id", some_text, "'node-1'")
-        section.read("capacity", lambda value: _capacity(name, value), NOTHING)  # so that an error names the field
+        section.read("capacity", lambda value: capacity_of(name, value), NOTHING)  # so that an error names the field
         with at(section.path):
             node = Node.of(
                 name,
                 section.fields.get("capacity"),
                 section.read("labels", labels_of, EMPTY),
-                section.read("taints", _taints, ()),
+                section.read("taints", taints_in, ()),
                 ip=section.read("ip", some_text, ""),
                 name=section.read("name", some_text, ""),
                 draining=section.read("draining", flag, False),
-                volumes=section.read("volumes", _limits, {}),
+                volumes=section.read("volumes", limits_in, {}),
             )
         for id in self.names(section):
             yield NodeJoined(replace(node, id=id))
@@ -198,10 +213,10 @@ class Reader:
                     id,
                     tuple(alternatives),
                     section.read("strategy", Strategy.of, Strategy.PACK),
-                    section.read("topology", _topology_strategies, ()),
+                    section.read("topology", strategies_in, ()),
                     **_times(section, moment),
-                    min_available=section.read("min_available", partial(_up_to, min(map(len, alternatives))), None),
-                    timeout_s=section.read("timeout", _timeout, None),
+                    min_available=section.read("min_available", partial(up_to, min(map(len, alternatives))), None),
+                    timeout_s=section.read("timeout", timeout_in, None),
                 )
             self._submit(GroupSubmitted(group), id, section, moment)
             self._work.add(id, name)
@@ -242,7 +257,7 @@ class Reader:
         """The ids and times of an entry's copies: ``web`` with count 2 gives web-1 and web-2."""
         start = section.read("at", parse_duration, 0.0)
         pause = section.read("every", parse_duration, 0.0) if "every" in section.known else 0.0
-        count = section.read("count", _count, 0)
+        count = section.read("count", count_in, 0)
         self._make_room(count or 1, section.place("count"))
         for number in range(count or 1):
             id = f"{name}-{number + 1}" if count else name
@@ -267,7 +282,7 @@ class Reader:
         for item, path in section.each("bundles"):
             bare = isinstance(item, dict) and not item.keys() & {*WANT, "count"}
             bundle = Section({"resources": item} if bare else item, path, BUNDLE)
-            count = bundle.read("count", _count, 1)
+            count = bundle.read("count", count_in, 1)
             self._make_room(count, bundle.place("count"))
             ask = _ask(prefix, bundle, {}, self._policy, outer or section)
             command = read_command(bundle, outer or section)
@@ -321,10 +336,10 @@ def _ask(id: str, section: Section, times: dict[str, Any], policy: PolicyName, o
             labels,
             whose("namespace").read("namespace", some_text, ""),
             whose("policy").read("policy", policy_of, policy),
-            claims=whose("claims").read("claims", _texts, ()),
+            claims=whose("claims").read("claims", texts_in, ()),
             **times,
             ports=tuple(_port(*item) for item in whose("ports").each("ports")),
-            estimates=whose("estimates").read("estimates", _resources, NOTHING),
+            estimates=whose("estimates").read("estimates", resources_in, NOTHING),
             preempts=whose("preempts").read("preempts", flag, True),
         )
 
@@ -338,7 +353,7 @@ def policy_of(value: Any) -> PolicyName:
 
 
 def _choice(section: Section, resources: Resources) -> Choice:
-    wanted = section.read("resources", _resources, resources)
+    wanted = section.read("resources", resources_in, resources)
     selector = _node_selector(section)
     with at(section.place("resources")):
         return Choice(wanted, selector)
@@ -356,11 +371,11 @@ def _node_selector(section: Section) -> Selector:
 
 def _others(section: Section, near: bool, labels: Labels) -> Affinity:
     """Other work by id (`ask`), labels or a selector; without any of these, work with the ask's own labels."""
-    topology = section.read("topology", _topologies, (NODE_ID,))
-    names = section.read("namespaces", _texts, None)
+    topology = section.read("topology", topologies_in, (NODE_ID,))
+    names = section.read("namespaces", texts_in, None)
     namespaces = None if names is None else frozenset(names)
     if "ask" in section:
-        ids = section.read("ask", _texts, ())
+        ids = section.read("ask", texts_in, ())
         selector = Selector.all_of(Requirement.is_in(ASK_ID, *ids))
     else:
         selector = _work_selector(section, labels)
@@ -383,13 +398,13 @@ def _work_selector(section: Section, own: Labels) -> Selector:
 
 
 def _spread(section: Section, labels: Labels) -> Spread:
-    topology = section.need("topology", _topology, "'zone'")
+    topology = section.need("topology", topology_in, "'zone'")
     selector = _work_selector(section, labels)
     return Spread(
         topology,
         selector,
-        section.read("max_skew", _count, 1),
-        section.read("min_domains", _count, 1),
+        section.read("max_skew", count_in, 1),
+        section.read("min_domains", count_in, 1),
         section.read("by_selector", flag, True),
         section.read("by_taints", flag, False),
         section.read("needs_key", flag, True),
@@ -469,7 +484,7 @@ def _toleration(section: Section) -> Toleration:
     """Kubernetes' form: no key means every key, no effect every effect. The operator is Equal (default) or Exists;
     stead adds In and NotIn."""
     key = section.read("key", lambda value: check_key(value, "taint key"), None)
-    values = section.read("values", _values, ()) + section.read("value", _values, ())
+    values = section.read("values", values_in, ()) + section.read("value", values_in, ())
     operator = section.read("operator", some_text, "Equal" if values else "Exists")
     exists = operator.lower() == "exists"
     if operator.lower() not in ("equal", "in", "notin", "exists"):
@@ -492,7 +507,7 @@ def _toleration(section: Section) -> Toleration:
 
 def taints_set(section: Section) -> tuple[Taint, ...]:
     """The taints that a `taint` event sets."""
-    return section.need("taints", _taints, "'gpu=true:NoExecute'")
+    return section.need("taints", taints_in, "'gpu=true:NoExecute'")
 
 
 def taint_removed(section: Section) -> tuple[str, Effect | None]:
@@ -503,7 +518,7 @@ def taint_removed(section: Section) -> tuple[str, Effect | None]:
 
 def labels_changed(section: Section) -> tuple[Labels, tuple[str, ...]]:
     """The labels that a `label` event sets, and the keys that it removes."""
-    return section.read("labels", labels_of, EMPTY), section.read("remove", _texts, ())
+    return section.read("labels", labels_of, EMPTY), section.read("remove", texts_in, ())
 
 
 def node_facts(verb: str, node: str, section: Section) -> Iterator[Fact]:
@@ -517,106 +532,9 @@ def node_facts(verb: str, node: str, section: Section) -> Iterator[Fact]:
         case "drain" | "undrain":
             yield NodeDrained(node, verb == "drain")
         case "resize":
-            yield NodeResized(node, section.need("capacity", lambda value: _capacity(node, value), "{CPU: 4}"))
+            yield NodeResized(node, section.need("capacity", lambda value: capacity_of(node, value), "{CPU: 4}"))
         case "use":
-            amounts = section.need("amounts", lambda value: _capacity(node, value), "{CPU: 4}")
+            amounts = section.need("amounts", lambda value: capacity_of(node, value), "{CPU: 4}")
             yield NodeUsed(node, amounts, int(bool(amounts)))
         case "leave":
             yield NodeLeft(node)
-
-
-# Single values.
-
-
-def some_text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise Invalid(
-            f"must be text, for example {quoted(str(value) if isinstance(value, int) else 'a')}, not {quoted(value)}"
-        )
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(some_text(item) for item in value) if isinstance(value, list) else (some_text(value),)
-
-
-def _values(value: Any) -> tuple[str, ...]:
-    """Values of a taint, which may be empty."""
-    items = value if isinstance(value, list) else [value]
-    return tuple(item if item == "" else some_text(item) for item in items)
-
-
-def whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Invalid(f"must be a whole number such as 1, not {quoted(value)}")
-    return value
-
-
-def _count(value: Any) -> int:
-    if whole(value) < 1:
-        raise Invalid(f"must be at least 1, not {quoted(value)}")
-    if value > COUNT_MAX:
-        raise Invalid(f"must be at most {COUNT_MAX}, not {quoted(value)}")
-    return int(value)
-
-
-def _up_to(bundles: int, value: Any) -> int:
-    if _count(value) > bundles:
-        raise Invalid(f"must be at most the number of bundles, {bundles}, not {quoted(value)}")
-    return int(value)
-
-
-def _timeout(value: Any) -> float:
-    seconds = parse_duration(value)
-    if not seconds:
-        raise Invalid("must be more than 0 s, for example 60")
-    return seconds
-
-
-def flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise Invalid(f"must be true or false, not {quoted(value)}")
-    return value
-
-
-def _resources(value: Any) -> Resources:
-    if not isinstance(value, dict):
-        raise Invalid(f"must be a map such as {{CPU: 4, memory: 2Gi}}, not {quoted(value)}")
-    return Resources.of(value)
-
-
-def _limits(value: Any) -> dict[str, int]:
-    """How many volumes of each driver a node may have."""
-    if not isinstance(value, dict) or any(whole(most) < 0 for most in value.values()):
-        raise Invalid(f"must be a map of limits from 0, such as {{ebs: 25}}, not {quoted(value)}")
-    return {some_text(driver): most for driver, most in value.items()}
-
-
-def _capacity(node: str, value: Any) -> Resources:
-    """The resources of a node; devices must be whole."""
-    _resources(value)
-    return Node.of(node, value).capacity
-
-
-def _taints(value: Any) -> tuple[Taint, ...]:
-    if isinstance(value, list):
-        return tuple(dict.fromkeys(taint for item in value for taint in _taint_items(item)))
-    return _taint_items(value)
-
-
-def _taint_items(value: Any) -> tuple[Taint, ...]:
-    return parse_taints(value) if isinstance(value, str) else taints_of(value)
-
-
-def _topology(value: Any) -> str:
-    return check_key(value, "topology key")
-
-
-def _topologies(value: Any) -> tuple[str, ...]:
-    return tuple(map(_topology, value)) if isinstance(value, list) and value else (_topology(value),)
-
-
-def _topology_strategies(value: Any) -> tuple[tuple[str, Strategy], ...]:
-    if not isinstance(value, dict):
-        raise Invalid(f"must be a map such as {{zone: STRICT_SPREAD}}, not {quoted(value)}")
-    return tuple((_topology(key), Strategy.of(strategy)) for key, strategy in value.items())

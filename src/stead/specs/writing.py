@@ -35,6 +35,7 @@ def entry_of(ask: Ask, command: Command | None = None) -> Entry:
         **_around(ask),
         spread=[_spread(each) for each in ask.spreads],
         prefers=[_preference(each) for each in ask.prefers],
+        claims=list(ask.claims),
         ports=[_port(each) for each in ask.ports],
         estimates=_amounts(ask.estimates),
         priority=ask.priority,

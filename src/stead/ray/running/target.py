@@ -157,6 +157,8 @@ def _check(piece: Piece, namespace: str) -> None:
         )
     if ask.ports:
         raise Misplaced(f"{place}.ports: Ray does not know the ports of a node; leave it out")
+    if ask.claims:
+        raise Misplaced(f"{place}.claims: Ray does not know claims; leave them out")
     if ask.estimates:
         raise Misplaced(f"{place}.estimates: work on Ray has no estimates; leave it out")
     if len({choice.resources for choice in ask.choices}) > 1:
