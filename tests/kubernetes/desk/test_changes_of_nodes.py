@@ -107,6 +107,7 @@ def test_what_kubernetes_cannot_do_is_refused(words: Sequence[str], sentence: st
     assert "taints" not in spec_of(stead, "a")
 
 
+@pytest.mark.kube
 def test_what_the_api_server_does_not_accept_is_refused(real_stead: Commands) -> None:
     """Real only: the fake server checks no taints."""
     real_stead.cluster.create(node("a"))

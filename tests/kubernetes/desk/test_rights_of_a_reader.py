@@ -13,7 +13,7 @@ import yaml
 from stead.kubernetes.api.config import load
 from stead.kubernetes.desk.desk import KubeDesk, Scope
 from tests.kubernetes.desk.conftest import Commands
-from tests.kubernetes.objects import Object, node, pod
+from tests.kubernetes.objects import Kubectl, Object, node, pod
 from tests.kubernetes.servers.fake import FakeServer
 from tests.kubernetes.test_rights import right_of, rights_of
 
@@ -95,6 +95,9 @@ def grant(real_stead: Commands) -> Iterator[Grant]:
         }
         post(f"{folder}{within}/{prefix.lower()}roles", role)
         post(f"{folder}{within}/{prefix.lower()}rolebindings", binding)
+        path = f"/api/v1{within}/{rules[0]['resources'][0]}"
+        with Kubectl(real_stead.cluster.server, USER) as user:
+            user.wait_until(lambda: user.request("GET", path).status == 200)  # the server notices it a little later
 
     yield give
     for path in made:
@@ -105,6 +108,7 @@ NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
 PODS = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
 
 
+@pytest.mark.kube
 class TestOnARealServer:
     """Real only: the fake server knows no roles."""
 

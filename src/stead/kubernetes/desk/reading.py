@@ -92,7 +92,7 @@ class Reading:
         self.cluster = KubeCluster(NoWrites(), EveryName())
         self.watches = Watches(client, self.cluster, self.templates, lambda: None)
         self.engine = Engine(Settings(patience=None), solver.found())
-        self._lacking: dict[str, list[str]] = {}  # what answers lack, and the resources that may not be listed
+        self._denied: list[str] = []  # resources that may not be listed
         self.only_namespace = ""
         """The namespace whose pods are known, if the others are not."""
         self._watching: asyncio.Task[None] | None = None
@@ -100,7 +100,8 @@ class Reading:
     async def read(self) -> None:
         """List everything once. Raises `Invalid`, `ApiError` and `Unreachable`."""
         for stage in self.watches.stages:
-            await asyncio.gather(*map(self._list, stage))
+            denied = await asyncio.gather(*map(self._list, stage))
+            self._denied += filter(None, denied)
 
     def watch(self) -> None:
         """From now on, follow what changes."""
@@ -130,7 +131,8 @@ class Reading:
                 await asyncio.sleep(0.01)
         written.take(b'{"type":"MODIFIED","object":%b}' % node)
 
-    async def _list(self, watched: Watched[Any]) -> None:
+    async def _list(self, watched: Watched[Any]) -> str:
+        """List a resource. Returns its name if the user may not, and there are answers without it."""
         resource = watched.path.rpartition("/")[2]
         is_needed, message = watched is self.watches.nodes or watched is self.watches.pods, ""
         for narrows in (False, True):
@@ -142,7 +144,7 @@ class Reading:
                 await watched.list_once(is_needed)
                 if narrows and watched.path.endswith("/pods"):
                     self.only_namespace = str(self._namespace)
-                return
+                return ""
             except ApiError as error:
                 if error.status != 403:
                     raise
@@ -150,7 +152,7 @@ class Reading:
         if is_needed:
             raise Invalid(missing_right("list", resource, message, self._namespace))
         self.watches.leave_out(watched)
-        self._lacking.setdefault(LACKING.get(resource, resource), []).append(resource)
+        return resource
 
     @property
     def notes(self) -> list[str]:
@@ -161,9 +163,10 @@ class Reading:
                 f"you may list the pods of the namespace {self.only_namespace!r} only, so pods of other namespaces are "
                 "not counted"
             )
-        if self._lacking:
-            resources = dict.fromkeys(each for group in self._lacking.values() for each in group)
-            found.append(f"you may not list {joined(resources)}, so the answer leaves out {joined(self._lacking)}")
+        if self._denied:
+            lacks = dict.fromkeys(LACKING.get(resource, resource) for resource in self._denied)
+            resources = joined(dict.fromkeys(self._denied))
+            found.append(f"you may not list {resources}, so the answer leaves out {joined(lacks)}")
         if self.watches.nodes_refused:
             names = first_few(sorted(self.watches.nodes_refused))
             found.append(f"nodes that cannot be read are left out: {names}")
