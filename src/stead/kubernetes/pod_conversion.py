@@ -13,6 +13,7 @@ from typing import Any
 
 from stead.errors import Invalid
 from stead.kubernetes.fields import Fields, fields_in, items_in, parts_in, text_in
+from stead.kubernetes.gangs import COSCHEDULING_LABELS, KUEUE_LABEL
 from stead.kubernetes.pod_manifest import HOSTNAME, KUBE_GPU, OVERCOMMITTED, PodOptions, Refusal, on_kubernetes
 from stead.kubernetes.podspec import OWN_ANNOTATIONS, ask_of
 from stead.kubernetes.requesting import PODS, amounts_of
@@ -37,7 +38,7 @@ WRITTEN_BY_THE_SERVER = frozenset(
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-GANG_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io", "kueue.x-k8s.io/pod-group-name")
+GANG_LABELS = (*COSCHEDULING_LABELS, KUEUE_LABEL)
 
 CONVERTED = frozenset(
     "containers nodeSelector affinity tolerations topologySpreadConstraints priority priorityClassName".split()

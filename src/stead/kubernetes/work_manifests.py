@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from stead.kubernetes.gangs import COSCHEDULING_LABELS, COUNT_ANNOTATION
 from stead.kubernetes.pod_manifest import HOSTNAME, Object, PodOptions, Refusal, pod_of, priority_class
 from stead.language.asks import Affinity, Ask, Group, Preference, Strategy
 from stead.language.labels import NODE_ID, Labels, Requirement, Selector
 from stead.specs.sections import Misplaced
 from stead.specs.submissions import Piece, Submission
 
-GANG_LABEL = "scheduling.x-k8s.io/pod-group"
-COUNT_ANNOTATION = "stead.dev/min-available"
-"""How many pods of a gang must be placed at once, where no PodGroup says it."""
+GANG_LABEL = COSCHEDULING_LABELS[0]
 
 POD_GROUPS = "scheduling.x-k8s.io/v1alpha1"
 

@@ -139,3 +139,16 @@ def test_a_pod_with_a_place_kept_for_it_waits_for_its_victims(stead: Commands) -
     kubectl.bind("low", "a")
     kubectl.patch("Pod", "high", {"status": {"nominatedNodeName": "a"}}, subresource="status")
     assert stead.says("why", "pod/high").startswith("0/1 nodes are available: 1 Insufficient cpu.")
+
+
+def test_a_pod_of_a_gang_waits_for_its_gang(stead: Commands) -> None:
+    stead.cluster.create(node("a", cpu="4"), node("b", cpu="4"))
+    for number in range(3):
+        each = pod(f"ring-{number}", scheduler=KUBE, cpu="3", labels={"kueue.x-k8s.io/pod-group-name": "ring"})
+        each["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "3"}
+        stead.cluster.create(each, pod(f"lone-{number}", labels={"scheduling.x-k8s.io/pod-group": "none"}))
+    text = stead.says("why", "pod/ring-1")
+    assert text.startswith("The pod group needs 3 pods at once, and 2 fit. With the others placed, pod ring-2: 0 of 2")
+    assert stead.says("groups", "-A", "-o", "name") == "default/kueue/ring\n"
+    assert stead.says("why", "default/kueue/ring", "-A") == text
+    assert "does not exist. Otherwise: 2/2 nodes are available" in stead.says("why", "pod/lone-0")

@@ -236,3 +236,22 @@ def test_ctrl_c_deletes_what_has_not_ended(cluster: ClusterUnderTest, tmp_path: 
         assert (process.returncode, err.strip()) == (130, "stead: interrupted"), first + out
         assert "cancelling; press Ctrl-C again to leave at once" in out
         wait_until(lambda: set(cluster.pods()) == ({"ended"} if other else set()), "the pods to be deleted")
+
+
+GANGS = """
+groups:
+  - {id: two, bundles: {resources: {CPU: 2}, count: 2}, run: exit 0, image: busybox}
+  - {id: three, bundles: {resources: {CPU: 2}, count: 3}, run: exit 0, image: busybox, deadline: 5}
+"""
+
+
+def test_a_group_runs_as_a_gang_or_not_at_all(cluster: ClusterUnderTest, submit: Submit) -> None:
+    cluster.create(node("a", cpu="2"), node("b", cpu="2"))
+    cluster.scheduler().wait_until_leading()
+    with Kubelets(cluster.server, exit_code=exit_code):
+        code, lines, _ = submit(GANGS, "-w")
+    assert code == 1
+    assert {"two-1: succeeded", "two-2: succeeded"} <= set(lines)
+    assert not [line for line in lines if line.startswith("three") and "running" in line]
+    assert [line for line in lines if line.startswith("three-1: failed: ")]
+    assert lines[-1] == "2 pieces succeeded, 3 failed"

@@ -14,7 +14,7 @@ from stead.engine.explain.explanations import Explanation
 from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.desk.references import reference
 from stead.kubernetes.templates import Pod
-from stead.kubernetes.wording import change_text, why_pending
+from stead.kubernetes.wording import change_text, why_gang_pending, why_pending
 from stead.language.asks import Ask, Group
 from stead.text import first_few, plural
 
@@ -46,6 +46,8 @@ def worded(found: Explanation, text: str) -> KubeExplanation:
 def explained(engine: Engine, what: str | Ask | Group) -> KubeExplanation:
     """The engine's explanation, in the words of Kubernetes."""
     found = engine.explain(what)
+    if isinstance(what, str) and found.members:
+        return worded(found, why_gang_pending(engine, what))
     if found.chosen is not None or found.members or found.together is not None:
         return worded(found, str(found))
     ask = engine.item(what) if isinstance(what, str) else what
