@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from stead.errors import Invalid
+from stead.kubernetes.gangs import COUNT_ANNOTATION
 from stead.kubernetes.pod_manifest import PodOptions
 from stead.kubernetes.podspec import ask_of
 from stead.kubernetes.running.pod_states import has_logs, update_of, why_deleted
-from stead.kubernetes.work_manifests import COUNT_ANNOTATION, GANG_LABEL, Manifests, manifests_of
+from stead.kubernetes.work_manifests import GANG_LABEL, Manifests, manifests_of
 from stead.language.asks import Affinity, Preference
 from stead.language.labels import Requirement, Selector
 from stead.specs.following import State, Update
