@@ -198,7 +198,7 @@ def _expression(requirement: Requirement, field: str, numbers: bool) -> Object:
         number = requirement.greater if operator is Operator.GT else requirement.less
         same = (Requirement.greater_than if operator is Operator.GT else Requirement.less_than)(key, number or 0)
         if number is None or number < 0:
-            raise Refusal(field, f"'{requirement}' cannot be said for a pod; compare with a number that is not negative")
+            raise Refusal(field, f"'{requirement}' cannot be said for a pod; compare with a number from 0")
         values = [str(number)]
     else:
         written = {
