@@ -50,6 +50,7 @@ SHOWN = [
     ["what-if", "--add", "cpu=200,memory=8Gi", "--context", "admin"],
     ["what-if", "--add-like", "cpu-2", "--taint", "cpu-1", "team=blue:NoExecute", "--context", "admin"],
     ["what-if", "--remove", "cpu-1", "--context", "admin"],
+    ["plan", "--context", "admin"],
 ]
 
 

@@ -33,6 +33,7 @@ QUESTIONS = [
     ["what-if", "--drain", "cpu-1"],
     ["what-if", "--evict", "cpu-1"],
     ["lint", "-A"],
+    ["plan"],
     ["events", "-A"],
 ]
 
