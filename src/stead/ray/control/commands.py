@@ -369,6 +369,11 @@ class Placing:
         with self._lock:
             return self.slots.preempted.admits(node, names)
 
+    def interrupted_ended(self, node: str, names: Sequence[str]) -> None:
+        """A task that was interrupted has ended; its worker held these names."""
+        with self._lock:
+            self.slots.preempted.ended(node, names)
+
     def _stop(self, victim: str, node: str) -> None:
         with self._lock:
             if not self.slots.preempted.preempt(victim, node):

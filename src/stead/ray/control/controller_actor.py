@@ -69,7 +69,7 @@ JOINS_S = 5.0
 
 TIERS_MAX, TIER_NODES_MAX, WISHES_MAX = 8, 128, 64
 
-MESSAGE_KINDS = frozenset({"register", "introduce", "watch", "started", "holds"})
+MESSAGE_KINDS = frozenset({"register", "introduce", "watch", "started", "holds", "interrupted"})
 """The kinds of messages that `receive` accepts: methods that take a list of items."""
 
 log = logging.getLogger(__name__)
@@ -446,6 +446,12 @@ class ControllerActor:
                 gone = tuple(old[: max(0, len(old) - LABELS_MAX + 1)])
                 with self._lock:
                     self._changes.append(QueuedChange((NodeLabelled(node, Labels({key: "true"}), gone),)))
+        self._wake.set()
+
+    def interrupted(self, reports: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Workers report that a task ended that was interrupted, with their node and what it held."""
+        for node, names in reports:
+            self._placing.interrupted_ended(node, names)
         self._wake.set()
 
     def introduce(self, wishes: Iterable[Wish], for_group: bool = False) -> None:

@@ -2,7 +2,8 @@
 
 Rule: a slot that the engine preempts is closed at once. If a task runs in it, one task of its shape on the node is
 interrupted, and runs again where the engine gives it another slot. Until then its worker waits without amounts, and the
-engine learns this once Ray's tables show them as free.
+engine learns this once Ray's tables show them as free. The slot ends with the task that was interrupted in it, so that
+no other task takes it without amounts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class PreemptedTasks:
     def __init__(self, pools: Pools, pool_of: Callable[[str], Pool | None]) -> None:
         self._pools, self._pool_of = pools, pool_of
         self._freed: dict[str, list[float]] = {}  # by node, when room became free lately
+        self._over: list[str] = []  # slots that ended since the last facts
 
     def preempt(self, id: str, node: str) -> bool:
         """Close a slot. Returns False if the ask is not a slot."""
@@ -58,9 +60,26 @@ class PreemptedTasks:
                 return True
         return None
 
+    def ended(self, node: str, names: Iterable[str]) -> None:
+        """A task that was interrupted, and held these names on a node, has ended."""
+        for name in names:
+            pool = self._pools.get(name)
+            place = pool.places.get(node) if pool is not None else None
+            done = [id for id, is_done in place.preempted.items() if is_done] if place is not None else []
+            if place is not None and done:
+                id = next((id for id in done if id in place.blocked), done[0])
+                del place.preempted[id]
+                place.blocked.discard(id)
+                if id in place.ids:
+                    place.ids.remove(id)
+                    place.open, place.sent = max(0, place.open - 1), None
+                    self._over.append(id)
+                return
+
     def facts(self, status: Status) -> list[Fact]:
-        """Interrupted tasks whose amounts are free now."""
-        now, facts = time.monotonic(), list[Fact]()
+        """Interrupted tasks that have ended, or whose amounts are free now."""
+        now, facts = time.monotonic(), list[Fact](map(AskEnded, self._over))
+        self._over.clear()
         for pool, node, place in self._pools.places():
             if not place.preempted:
                 continue

@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from stead.ray.submit.connection import Connection, connection
 from stead.ray.submit.core_worker import complete
 from stead.ray.wire.node_page import ENTRY, Page
-from stead.ray.wire.own_names import FIXED, ONCE, TIMED, read_labelled, read_name, read_slot, slot_name
+from stead.ray.wire.own_names import FIXED, ONCE, SLOT, TIMED, read_labelled, read_name, read_slot, slot_name
 
 CLAIMS, TASK, CALL = b"stead-claims", b"task", b"call"
 LOOK_S = 0.2
@@ -251,7 +251,8 @@ class Evictable:
             self.is_done = True
             return found
         args, named = arguments()
-        return self._redirect(0).run(*args, **named)
+        with self._redirected(0) as redirect:
+            return redirect.run(*args, **named)
 
     def _stream(self, *args: Any, **named: Any) -> Generator[Any, Any, None]:
         arguments, given, sent = self._link.arguments.take(), 0, None
@@ -263,11 +264,19 @@ class Evictable:
             sent = yield item
             given += 1
         args, named = arguments()
-        yield from self._redirect(given).stream(*args, **named)
+        with self._redirected(given) as redirect:
+            yield from redirect.stream(*args, **named)
 
-    def _redirect(self, skip: int) -> Redirect:
+    @contextmanager
+    def _redirected(self, skip: int) -> Iterator[Redirect]:
+        """Run the task elsewhere; afterwards, report what it held here."""
         held = self._link.core.resource_ids()
-        return Redirect(self._link, self._executed, held, withdrawn(self._link.page(), self._link.node_id, held), skip)
+        names = withdrawn(self._link.page(), self._link.node_id, held)
+        try:
+            yield Redirect(self._link, self._executed, held, names, skip)
+        finally:
+            if slots := [name for name in held if name.startswith(SLOT)]:
+                self._link.tell("interrupted", (self._link.node_id, slots))
 
 
 def _next(items: Generator[Any, Any, Any], sent: Any) -> Any:
