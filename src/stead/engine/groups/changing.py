@@ -23,10 +23,12 @@ def change_group(parts: Parts, group: Group) -> None:
     members = {member.id for member in group.all_members}
     for id in members:
         _take_over(parts, id, group.id)
+    parts.preemption.forget(_described_differently(parts, group))
     for id in [] if before is None else [member.id for member in before.group.all_members if member.id not in members]:
         if groups.of_member.map.get(id) == group.id:
             if id in parts.board.work.placements.map:
                 parts.lift(id)
+            parts.preemption.forget([id])
             parts.board.work.note_ended(parts.board.fleet, id)
     _become(parts, group)
 
@@ -34,6 +36,12 @@ def change_group(parts: Parts, group: Group) -> None:
 def _is_ask(parts: Parts, id: str) -> bool:
     is_single = id in parts.waiting and id not in parts.groups
     return is_single or id in parts.board.work.placements.map or id in parts.groups.of_member.map
+
+
+def _described_differently(parts: Parts, group: Group) -> list[AskId]:
+    """The members for which a place is kept that may not suit them any more."""
+    kept = parts.board.work.nominations.map
+    return [member.id for member in group.all_members if member.id in kept and kept[member.id].ask != member]
 
 
 def _become(parts: Parts, group: Group) -> None:
@@ -50,6 +58,7 @@ def _take_over(parts: Parts, id: AskId, group: GroupId) -> None:
     other = parts.groups.of_member.map.get(id)
     if other == group:
         return
+    parts.preemption.forget([id])
     if id in parts.board.work.placements.map:
         with parts.board.attempt() as tried:  # frees nothing, so it wakes nothing
             parts.board.put_back(parts.board.lift(id)._replace(group=group))
