@@ -74,6 +74,10 @@ def end_member(oracle: Oracle, id: AskId) -> None:
         oracle.taken.pop(group.id, None)
     oracle.lose(id)
     oracle.ended.add(id)
+    _take_what_is_complete(oracle, group)
+
+
+def _take_what_is_complete(oracle: Oracle, group: Group) -> None:
     for index, members in enumerate(group.alternatives):
         if all(is_there(oracle, member.id) for member in members):
             oracle.taken.setdefault(group.id, index)
@@ -191,3 +195,4 @@ def _become(oracle: Oracle, group: Group) -> None:
         for index, members in enumerate(group.alternatives):
             if any(member.id in ids for member in members):
                 oracle.taken.setdefault(group.id, index)
+    _take_what_is_complete(oracle, group)

@@ -25,9 +25,10 @@ from stead.engine.facts import (
     NodeJoined,
     NodeLeft,
 )
+from stead.engine.reasons import TargetDead
 from stead.engine.settings import Settings
 from stead.errors import Invalid
-from stead.language.asks import Ask, Group, PolicyName, Strategy
+from stead.language.asks import Affinity, Ask, Group, PolicyName, Strategy
 from stead.language.nodes import Node
 from tests.behaviour import (
     all_of,
@@ -329,6 +330,45 @@ def test_a_member_that_runs_again_after_its_end_is_placed_again_when_it_is_lost(
     change(engine, gang(2, 2))
     decide_after(engine, AskEnded("m0"), AskRunning(members(1)[0], "n0"))
     assert placements(decide_after(engine, AskLost("m0"))) == {"m0": "n0"}
+
+
+def test_a_member_that_ended_stays_dead_for_others_while_its_group_changes() -> None:
+    """`near` can only be beside `m0`, and is told that this is hopeless."""
+    near = ask("near", 1, affinities=all_of(Affinity(on("ask_id", "m0"))))
+    engine = cluster(node("n0", 4))
+    decide_after(engine, GroupChanged(gang(2, 2)), AskSubmitted(near), AskEnded("m0"))
+    change(engine, gang(3, 2))
+    [refusal] = engine.explain("near").verdicts[0].refusals
+    assert isinstance(refusal.reason, TargetDead)
+
+
+def test_a_group_of_which_all_members_have_ended_is_not_refused_at_its_deadline() -> None:
+    engine = cluster(node("n0", 1))
+    submit(engine, gang(2, None, deadline=5))
+    assert decide_after(engine, AskEnded("m0"), AskEnded("m1"), ClockAdvanced(5)) == []
+    assert (engine.waiting, list(engine.groups)) == ((), ["g"])
+
+
+def with_a_fallback(**rest: Any) -> Group:
+    """Two alternatives: m0 and m1, or a0 and a1."""
+    return group("g", *members(2), fallbacks=((ask("a0", 1), ask("a1", 1)),), **rest)
+
+
+def test_a_member_of_another_alternative_that_ended_does_not_bind_a_group_that_lost_all_its_places() -> None:
+    engine = cluster(node("n0", 2))
+    engine.apply(GroupChanged(with_a_fallback()), AskEnded("a0"))
+    assert placements(engine.decide()).keys() == {"m0", "m1"}
+    decide_after(engine, NodeLeft("n0"))
+    assert placements(decide_after(engine, NodeJoined(node("n1", 1)))) == {"a1": "n1"}
+
+
+def test_a_group_goes_on_with_the_alternative_whose_member_ended() -> None:
+    """It is the second alternative before the change, and the first one after it."""
+    engine = cluster(node("n0", 2))
+    engine.apply(GroupChanged(with_a_fallback()), AskRunning(ask("a0", 1), "n0"), AskEnded("a0"))
+    first, second = with_a_fallback().alternatives
+    assert placements(change(engine, replace(with_a_fallback(), alternatives=(second, first)))) == {"a1": "n0"}
+    assert not engine.is_pending("g")
 
 
 @pytest.mark.parametrize("changed", [group("w", *members(1)), group("g", ask("h", 1))], ids=["the group", "a member"])
