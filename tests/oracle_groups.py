@@ -172,15 +172,31 @@ def change_group(oracle: Oracle, group: Group) -> None:
         oracle.asks[id], oracle.member_of[id] = member, group.id
         oracle.submitted.pop(id, None)
         if other not in (None, group.id):
+            _leave(oracle, oracle.groups[other], id)
             oracle.ended.discard(id)
-            left = [[each for each in some if each.id != id] for some in oracle.groups[other].alternatives]
-            if any(left):
-                _become(oracle, replace(oracle.groups[other], alternatives=tuple(map(tuple, filter(None, left)))))
-            else:
-                oracle.forget(other)
         if id not in oracle.ended:
             oracle.over.discard(id)
     _become(oracle, group)
+
+
+def _leave(oracle: Oracle, group: Group, id: AskId) -> None:
+    """A group goes on without a member. It drops the alternatives that have too few members then; if it has taken such
+    a one, or there is no other, it keeps only that."""
+    taken, least = taken_of(oracle, group), group.min_available or 1
+    left = [tuple(each for each in members if each.id != id) for members in group.alternatives]
+    enough = [members for members in left if len(members) >= least]
+    if taken is not None and left[taken] and left[taken] not in enough:
+        enough = [left[taken]]
+    if not any(left):
+        oracle.forget(group.id)
+        return
+    some = enough or [members for members in left if members][:1]
+    kept = {each.id for members in some for each in members}
+    for each in oracle.members_of(group.id):
+        if each not in kept:
+            del oracle.member_of[each]
+            oracle.forget(each)
+    _become(oracle, replace(group, alternatives=tuple(some)))
 
 
 def _become(oracle: Oracle, group: Group) -> None:

@@ -317,6 +317,24 @@ def test_a_member_moves_to_another_group_with_its_place() -> None:
     assert [each.id for each in engine.groups["g"].all_members] == ["m1"]
 
 
+@pytest.mark.parametrize(
+    ("runs", "left"),
+    [
+        pytest.param((), ["m0", "m1"], id="none is taken, so the one with too few members is dropped"),
+        pytest.param(("a1",), ["a1"], id="the one with too few members is taken"),
+    ],
+)
+def test_a_group_with_alternatives_goes_on_when_a_member_moved_and_its_alternative_has_too_few(
+    runs: tuple[str, ...], left: list[str]
+) -> None:
+    engine = cluster(node("n0", 1))
+    change(engine, with_a_fallback(min_available=2))
+    engine.apply(*(AskRunning(ask(id, 1), "n0") for id in runs))
+    change(engine, group("h", ask("a0", 1), ask("h1", 1)))
+    assert [each.id for each in engine.groups["g"].all_members] == left
+    assert engine.is_pending("h")
+
+
 def test_a_group_whose_last_member_moved_is_forgotten() -> None:
     engine = cluster(node("n0", 4))
     change(engine, gang(1, 2))

@@ -190,7 +190,7 @@ class Groups:
         self._timers.timeouts.drop_all(id)
         record = self.records.write().pop(id)
         for member in record.group.all_members:
-            del self.of_member.write()[member.id]
+            self.of_member.write().pop(member.id, None)
         placed = self._board.work.placements.map
         return [member.id for member in record.group.all_members if member.id in placed]
 
