@@ -181,6 +181,15 @@ def test_ended_members_count_as_placed() -> None:
     assert placements(decide_after(engine, AskLost("m2"))) == {"m2": "n0"}
 
 
+@pytest.mark.parametrize("least", [None, 1])
+def test_strict_packing_finds_no_place_beside_members_that_the_cluster_runs_on_two_nodes(least: int | None) -> None:
+    engine = cluster(node("n0", 4), node("n1", 4))
+    engine.apply(*(AskRunning(each, name) for each, name in zip(members(2), ("n0", "n1"), strict=True)))
+    change(engine, gang(3, least, strategy=Strategy.STRICT_PACK))
+    assert engine.waiting == ("g",)
+    assert placements(decide_after(engine, AskRunning(members(2)[1], "n0"))) == {"m2": "n0"}
+
+
 def test_the_rest_keeps_the_position_of_its_group_in_the_order() -> None:
     engine = cluster(node("n0", 2))
     submit(engine, gang(3, 2))
