@@ -18,7 +18,7 @@ from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import Resources
 from stead.language.taints import Effect, Taint
-from tests.oracle_groups import change_group
+from tests.oracle_groups import change_group, end_member, missing_of
 from tests.oracle_language import ids_named, meets, names_asks, reaches, selects, tolerates
 
 UNIT = 10_000
@@ -182,6 +182,8 @@ class Oracle:
         self.groups: dict[str, Group] = {}
         self.claims: dict[ClaimId, Claim] = {}
         self.member_of: dict[AskId, str] = {}
+        self.ended: set[AskId] = set()
+        self.taken: dict[str, int] = {}
         self.submitted: dict[str, tuple[float, int]] = {}
         self.over: set[AskId] = set()
         self.held: dict[AskId, Held] = {}
@@ -192,6 +194,7 @@ class Oracle:
         other = Oracle()
         other.now, other._arrivals = self.now, self._arrivals
         other.asks, other.groups, other.claims = dict(self.asks), dict(self.groups), dict(self.claims)
+        other.ended, other.taken = set(self.ended), dict(self.taken)
         other.member_of, other.submitted, other.over = dict(self.member_of), dict(self.submitted), set(self.over)
         other.held = {id: replace(held, shares=list(held.shares)) for id, held in self.held.items()}
         for id, place in self.places.items():
@@ -220,13 +223,8 @@ class Oracle:
                 for each in fact.each():
                     self.apply(each)
             case facts.GroupSubmitted(group):
-                if group.id not in self.groups:
-                    self.groups[group.id] = group
-                    self.arrived(group.id)
-                    for member in (member for members in group.alternatives for member in members):
-                        self.asks[member.id] = member
-                        self.over.discard(member.id)
-                        self.member_of[member.id] = group.id
+                if not {group.id, *(member.id for member in group.all_members)} & {*self.groups, *self.asks}:
+                    change_group(self, group)
             case facts.GroupChanged(group):
                 change_group(self, group)
             case facts.AskRunning(ask, node):
@@ -291,7 +289,12 @@ class Oracle:
         """Place the ask there by that choice, wherever it was before."""
         self.lose(ask.id)
         self.over.discard(ask.id)
+        self.ended.discard(ask.id)
         self.asks[ask.id] = ask
+        if ask.id in self.member_of:
+            alternatives = self.groups[self.member_of[ask.id]].alternatives
+            its = [n for n, members in enumerate(alternatives) if any(each.id == ask.id for each in members)]
+            self.taken[self.member_of[ask.id]] = its[0]
         if ask.id not in self.submitted and ask.id not in self.member_of:
             self.arrived(ask.id)
         if node in self.places:
@@ -318,12 +321,17 @@ class Oracle:
         members = self.members_of(id)
         for member in members:
             self.lose(member)
+            self.ended.discard(member)
             del self.asks[member], self.member_of[member]
-        self.lose(id)
-        self.groups.pop(id, None)
-        self.asks.pop(id, None)
-        self.submitted.pop(id, None)
-        musts = [ask.affinities[0] for ask in self.asks.values() if len(ask.affinities) == 1]
+        if id in self.member_of:
+            end_member(self, id)
+        else:
+            self.lose(id)
+            self.ended.discard(id)
+            for known in (self.groups, self.asks, self.submitted, self.taken):
+                known.pop(id, None)
+        asks = [ask for ask in self.asks.values() if ask.id not in self.ended]
+        musts = [ask.affinities[0] for ask in asks if len(ask.affinities) == 1]
         named = [ids_named(affinity) for every in musts for affinity in every if affinity.near]
         self.over = (self.over | {id, *members}) & set().union(*named)
 
@@ -336,7 +344,7 @@ class Oracle:
     def waiting(self) -> list[str]:
         """Unplaced asks, and groups with an unplaced member, in the order in which they are tried."""
         waiting = {id: ask for id, ask in self.asks.items() if id not in self.member_of and id not in self.held}
-        lacking = {id: group for id, group in self.groups.items() if self.missing(group)}
+        lacking = {id: group for id, group in self.groups.items() if missing_of(self, group)}
         return self._in_line({**waiting, **lacking})
 
     def _in_line(self, works: Mapping[str, Ask | Group]) -> list[str]:
@@ -352,13 +360,6 @@ class Oracle:
             return -priority, moment, first[priority, moment, works[id].shape_key], arrival
 
         return sorted(works, key=turn)
-
-    def missing(self, group: Group) -> list[Ask]:
-        """The unplaced members of the alternative that is partly placed, else of the first."""
-        for members in group.alternatives:
-            if any(member.id in self.held for member in members):
-                return [member for member in members if member.id not in self.held]
-        return list(group.alternatives[0])
 
     def free(self, node: NodeId) -> dict[str, int]:
         place = self.places[node]

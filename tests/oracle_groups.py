@@ -1,4 +1,4 @@
-"""Groups in the oracle: which alternative fits, found by trying all assignments, and members that come and go.
+"""Groups in the oracle: which alternative fits, found by trying all assignments, and members that come, go and end.
 
 Rule: simple and slow. With the chosen members placed, neither a rule nor the strategy refuses any of them.
 """
@@ -30,10 +30,10 @@ RELATIVE = (
 def fits_group(oracle: Oracle, group: Group) -> int | None:
     """The first alternative with a valid assignment of enough members, found by trying all. If none is needed any
     more, one member must fit alone."""
-    begun = any(member.id in oracle.held for members in group.alternatives for member in members)
+    taken = taken_of(oracle, group)
     for index, members in enumerate(group.alternatives):
-        missing = [member for member in members if member.id not in oracle.held]
-        if begun and len(missing) == len(members):
+        missing = [member for member in members if not is_there(oracle, member.id)]
+        if taken not in (None, index):
             continue
         needed = needed_of(oracle, group, index)
         each = [[node for node in oracle.places if not _fixed_obstacles(oracle, member, node)] for member in missing]
@@ -45,11 +45,49 @@ def fits_group(oracle: Oracle, group: Group) -> int | None:
     return None
 
 
+def is_there(oracle: Oracle, id: AskId) -> bool:
+    """Whether a member counts as placed: it is, or it has ended."""
+    return id in oracle.held or id in oracle.ended
+
+
+def taken_of(oracle: Oracle, group: Group) -> int | None:
+    """The alternative of which members were placed, until all of them have lost their places."""
+    taken = oracle.taken.get(group.id)
+    if taken is None or not any(is_there(oracle, member.id) for member in group.alternatives[taken]):
+        return None
+    return taken
+
+
+def missing_of(oracle: Oracle, group: Group) -> list[Ask]:
+    """The members that must be placed of the alternative taken, else of the first; none if those of another have all
+    ended."""
+    taken = taken_of(oracle, group)
+    some = group.alternatives if taken is None else group.alternatives[taken : taken + 1]
+    lacking = [[member for member in members if not is_there(oracle, member.id)] for members in some]
+    return lacking[0] if all(lacking) else []
+
+
+def end_member(oracle: Oracle, id: AskId) -> None:
+    """A member ended: it counts as placed while it is a member, and is not placed again."""
+    group = oracle.groups[oracle.member_of[id]]
+    if taken_of(oracle, group) is None:
+        oracle.taken.pop(group.id, None)
+    oracle.lose(id)
+    oracle.ended.add(id)
+    _take_what_is_complete(oracle, group)
+
+
+def _take_what_is_complete(oracle: Oracle, group: Group) -> None:
+    for index, members in enumerate(group.alternatives):
+        if all(is_there(oracle, member.id) for member in members):
+            oracle.taken.setdefault(group.id, index)
+
+
 def needed_of(oracle: Oracle, group: Group, alternative: int) -> int:
     """How many more members of an alternative must be placed at once."""
     members = group.alternatives[alternative]
     least = len(members) if group.min_available is None else group.min_available
-    return max(0, least - sum(member.id in oracle.held for member in members))
+    return max(0, least - sum(is_there(oracle, member.id) for member in members))
 
 
 def group_follows(oracle: Oracle, group: Group, assignment: Mapping[AskId, NodeId], needed: int) -> bool:
@@ -120,25 +158,57 @@ def _strategies_hold(oracle: Oracle, group: Group, assignment: Mapping[AskId, No
 
 def change_group(oracle: Oracle, group: Group) -> None:
     """Members join and leave; those that are placed keep their places."""
-    before = oracle.members_of(group.id)
-    now = {member.id: member for members in group.alternatives for member in members}
-    if (group.id in oracle.asks) or any(id in oracle.groups for id in now):
+    members = {member.id: member for member in group.all_members}
+    if group.id in oracle.asks or any(id in oracle.groups for id in members):
         return
+    for id in oracle.members_of(group.id):
+        if id not in members:
+            del oracle.member_of[id]
+            oracle.forget(id)
     if group.id not in oracle.groups:
         oracle.arrived(group.id)
-    oracle.groups[group.id] = group
-    for id, member in now.items():
+    for id, member in members.items():
         other = oracle.member_of.get(id)
         oracle.asks[id], oracle.member_of[id] = member, group.id
         oracle.submitted.pop(id, None)
-        oracle.over.discard(id)
-        if other is not None and other != group.id:
-            left = [[each for each in members if each.id != id] for members in oracle.groups[other].alternatives]
-            if any(left):
-                oracle.groups[other] = replace(oracle.groups[other], alternatives=tuple(map(tuple, filter(None, left))))
-            else:
-                oracle.forget(other)
-    for id in before:
-        if id not in now:
-            del oracle.member_of[id]
-            oracle.forget(id)
+        if other not in (None, group.id):
+            _leave(oracle, oracle.groups[other], id)
+            oracle.ended.discard(id)
+        if id not in oracle.ended:
+            oracle.over.discard(id)
+    _become(oracle, group)
+
+
+def _leave(oracle: Oracle, group: Group, id: AskId) -> None:
+    """A group goes on without a member. It drops the alternatives that have too few members then; if it has taken such
+    a one, or there is no other, it keeps only that."""
+    taken, least = taken_of(oracle, group), group.min_available or 1
+    left = [tuple(each for each in members if each.id != id) for members in group.alternatives]
+    enough = [members for members in left if len(members) >= least]
+    if taken is not None and left[taken] and left[taken] not in enough:
+        enough = [left[taken]]
+    if not any(left):
+        oracle.forget(group.id)
+        return
+    some = enough or [members for members in left if members][:1]
+    kept = {each.id for members in some for each in members}
+    for each in oracle.members_of(group.id):
+        if each not in kept:
+            del oracle.member_of[each]
+            oracle.forget(each)
+    _become(oracle, replace(group, alternatives=tuple(some)))
+
+
+def _become(oracle: Oracle, group: Group) -> None:
+    """The alternative taken is the one whose members are placed, else the one with ended members of that before."""
+    before = oracle.groups.get(group.id)
+    taken = None if before is None else taken_of(oracle, before)
+    old = [] if before is None or taken is None else [each.id for each in before.alternatives[taken]]
+    ended = {id for id in old if id in oracle.ended}
+    oracle.groups[group.id] = group
+    oracle.taken.pop(group.id, None)
+    for ids in (oracle.held.keys(), ended):
+        for index, members in enumerate(group.alternatives):
+            if any(member.id in ids for member in members):
+                oracle.taken.setdefault(group.id, index)
+    _take_what_is_complete(oracle, group)

@@ -25,9 +25,10 @@ from stead.engine.facts import (
     NodeJoined,
     NodeLeft,
 )
+from stead.engine.reasons import TargetDead
 from stead.engine.settings import Settings
 from stead.errors import Invalid
-from stead.language.asks import Ask, Group, PolicyName, Strategy
+from stead.language.asks import Affinity, Ask, Group, PolicyName, Strategy
 from stead.language.nodes import Node
 from tests.behaviour import (
     all_of,
@@ -180,6 +181,15 @@ def test_ended_members_count_as_placed() -> None:
     assert placements(decide_after(engine, AskLost("m2"))) == {"m2": "n0"}
 
 
+@pytest.mark.parametrize("least", [None, 1])
+def test_strict_packing_finds_no_place_beside_members_that_the_cluster_runs_on_two_nodes(least: int | None) -> None:
+    engine = cluster(node("n0", 4), node("n1", 4))
+    engine.apply(*(AskRunning(each, name) for each, name in zip(members(2), ("n0", "n1"), strict=True)))
+    change(engine, gang(3, least, strategy=Strategy.STRICT_PACK))
+    assert engine.waiting == ("g",)
+    assert placements(decide_after(engine, AskRunning(members(2)[1], "n0"))) == {"m2": "n0"}
+
+
 def test_the_rest_keeps_the_position_of_its_group_in_the_order() -> None:
     engine = cluster(node("n0", 2))
     submit(engine, gang(3, 2))
@@ -316,6 +326,24 @@ def test_a_member_moves_to_another_group_with_its_place() -> None:
     assert [each.id for each in engine.groups["g"].all_members] == ["m1"]
 
 
+@pytest.mark.parametrize(
+    ("runs", "left"),
+    [
+        pytest.param((), ["m0", "m1"], id="none is taken, so the one with too few members is dropped"),
+        pytest.param(("a1",), ["a1"], id="the one with too few members is taken"),
+    ],
+)
+def test_a_group_with_alternatives_goes_on_when_a_member_moved_and_its_alternative_has_too_few(
+    runs: tuple[str, ...], left: list[str]
+) -> None:
+    engine = cluster(node("n0", 1))
+    change(engine, with_a_fallback(min_available=2))
+    engine.apply(*(AskRunning(ask(id, 1), "n0") for id in runs))
+    change(engine, group("h", ask("a0", 1), ask("h1", 1)))
+    assert [each.id for each in engine.groups["g"].all_members] == left
+    assert engine.is_pending("h")
+
+
 def test_a_group_whose_last_member_moved_is_forgotten() -> None:
     engine = cluster(node("n0", 4))
     change(engine, gang(1, 2))
@@ -329,6 +357,45 @@ def test_a_member_that_runs_again_after_its_end_is_placed_again_when_it_is_lost(
     change(engine, gang(2, 2))
     decide_after(engine, AskEnded("m0"), AskRunning(members(1)[0], "n0"))
     assert placements(decide_after(engine, AskLost("m0"))) == {"m0": "n0"}
+
+
+def test_a_member_that_ended_stays_dead_for_others_while_its_group_changes() -> None:
+    """`near` can only be beside `m0`, and is told that this is hopeless."""
+    near = ask("near", 1, affinities=all_of(Affinity(on("ask_id", "m0"))))
+    engine = cluster(node("n0", 4))
+    decide_after(engine, GroupChanged(gang(2, 2)), AskSubmitted(near), AskEnded("m0"))
+    change(engine, gang(3, 2))
+    [refusal] = engine.explain("near").verdicts[0].refusals
+    assert isinstance(refusal.reason, TargetDead)
+
+
+def test_a_group_of_which_all_members_have_ended_is_not_refused_at_its_deadline() -> None:
+    engine = cluster(node("n0", 1))
+    submit(engine, gang(2, None, deadline=5))
+    assert decide_after(engine, AskEnded("m0"), AskEnded("m1"), ClockAdvanced(5)) == []
+    assert (engine.waiting, list(engine.groups)) == ((), ["g"])
+
+
+def with_a_fallback(**rest: Any) -> Group:
+    """Two alternatives: m0 and m1, or a0 and a1."""
+    return group("g", *members(2), fallbacks=((ask("a0", 1), ask("a1", 1)),), **rest)
+
+
+def test_a_member_of_another_alternative_that_ended_does_not_bind_a_group_that_lost_all_its_places() -> None:
+    engine = cluster(node("n0", 2))
+    engine.apply(GroupChanged(with_a_fallback()), AskEnded("a0"))
+    assert placements(engine.decide()).keys() == {"m0", "m1"}
+    decide_after(engine, NodeLeft("n0"))
+    assert placements(decide_after(engine, NodeJoined(node("n1", 1)))) == {"a1": "n1"}
+
+
+def test_a_group_goes_on_with_the_alternative_whose_member_ended() -> None:
+    """It is the second alternative before the change, and the first one after it."""
+    engine = cluster(node("n0", 2))
+    engine.apply(GroupChanged(with_a_fallback()), AskRunning(ask("a0", 1), "n0"), AskEnded("a0"))
+    first, second = with_a_fallback().alternatives
+    assert placements(change(engine, replace(with_a_fallback(), alternatives=(second, first)))) == {"a1": "n0"}
+    assert not engine.is_pending("g")
 
 
 @pytest.mark.parametrize("changed", [group("w", *members(1)), group("g", ask("h", 1))], ids=["the group", "a member"])

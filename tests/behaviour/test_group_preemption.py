@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stead.engine.decisions import Decision, GroupPlaced, NominationEnded
 from stead.engine.engine import Engine
-from stead.engine.facts import AskRunning, AskSubmitted, GroupEnded, NodeTainted
-from stead.language.asks import Group, Strategy
+from stead.engine.facts import AskRunning, AskSubmitted, GroupChanged, GroupEnded, NodeTainted
+from stead.language.asks import Ask, Group, Strategy
 from tests.behaviour import all_of, apart_from_app, ask, cluster, decide_after, group, near_app, node, submit, taint
 from tests.behaviour.preempting import end, full, low
 from tests.behaviour.preempting import victims as evicted_by
@@ -143,3 +144,41 @@ def test_a_restored_engine_goes_on_where_it_was() -> None:
         assert not end(each, gone[0])
         (placed,) = end(each, *gone[1:])
         assert isinstance(placed, GroupPlaced)
+
+
+def other(*ids: str, cpu: float = 2, **rest: Any) -> Group:
+    """The gang with these members."""
+    return group("g", *(ask(id, cpu, **rest) for id in ids), priority=10)
+
+
+def test_no_place_is_kept_for_a_member_that_left() -> None:
+    engine = full("a", "b")
+    gone = victims(submit(engine, gang(2)))
+    decide_after(engine, GroupChanged(other("m1")))
+    assert set(engine.nominated) == {"m1"}
+    end(engine, *gone)
+    assert "m0" not in engine.placed
+    assert "m1" in engine.placed
+
+
+def test_no_place_is_kept_for_a_member_that_is_described_differently() -> None:
+    engine = full("a", "b")
+    gone = victims(submit(engine, gang(2)))
+    decide_after(engine, GroupChanged(other("m0", "m1", labels={"app": "new"})))
+    end(engine, *gone)
+    assert {"m0", "m1"} <= set(engine.placed)
+
+
+@pytest.mark.parametrize("before", [group("h", ask("m0", 2), priority=10), ask("m0", 2, priority=10)], ids=type)
+def test_no_place_is_kept_for_work_that_joined_a_group(before: Ask | Group) -> None:
+    """The group waits for a third member, so it needs no place yet."""
+    engine = full("a", "b")
+    gone = victims(submit(engine, before))
+    assert set(engine.nominated) == {"m0"}
+    more = decide_after(engine, GroupChanged(replace(other("m0", "m1"), min_available=3)))
+    assert (engine.nominated, victims(more)) == ({}, set())
+    end(engine, *gone)
+    assert engine.placed.keys().isdisjoint({"m0", "m1"})
+    assert list(engine.groups) == ["g"]
+    decide_after(engine, GroupChanged(replace(other("m0", "m1"), min_available=1)))
+    assert "m0" in engine.placed

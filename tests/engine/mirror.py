@@ -27,7 +27,7 @@ from stead.engine.reasons import NotNear, TargetDead
 from stead.language.asks import Ask, Group
 from stead.language.taints import Effect, Taint
 from tests.oracle import Oracle
-from tests.oracle_groups import fits_group, group_follows, needed_of
+from tests.oracle_groups import fits_group, group_follows, is_there, needed_of, taken_of
 from tests.oracle_language import stay_seconds
 
 GROUP_MEMBERS_MAX, GROUP_NODES_MAX = 4, 5
@@ -126,9 +126,10 @@ class Mirror:
         oracle = self.oracle
         group = oracle.groups[decision.group]
         members = group.alternatives[decision.alternative]
-        missing = {member.id for member in members if member.id not in oracle.placed}
+        missing = {member.id for member in members if not is_there(oracle, member.id)}
         elsewhere = [member.id for other in group.alternatives if other is not members for member in other]
         assert not set(elsewhere) & oracle.placed.keys(), f"{decision}: another alternative is placed"
+        assert taken_of(oracle, group) in (None, decision.alternative), f"{decision}: another alternative is taken"
         assert [id for id, _ in decision.members if id in missing] == [id for id, _ in decision.members]
         needed = needed_of(oracle, group, decision.alternative)
         assert len(decision.members) >= max(needed, 1), f"{decision}: it needed {needed}"
@@ -236,7 +237,8 @@ class Mirror:
         return inf if deadline is None else deadline
 
     def _is_begun(self, id: str) -> bool:
-        return any(self.oracle.member_of.get(ask) == id for ask in self.oracle.placed)
+        group = self.oracle.groups.get(id)
+        return group is not None and taken_of(self.oracle, group) is not None
 
     def fits(self, id: str) -> bool:
         """Whether the ask or group could be placed now; a group too large to try all assignments of counts as not."""

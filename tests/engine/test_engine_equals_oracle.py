@@ -46,6 +46,7 @@ from stead.language.resources import UNIT, Resources
 from stead.language.taints import Effect, Taint
 from tests.engine.mirror import Mirror
 from tests.oracle import Oracle
+from tests.oracle_groups import taken_of
 from tests.strategies_for_tests import (
     ASK_IDS,
     CLAIM_IDS,
@@ -196,8 +197,8 @@ class EngineEqualsOracle(RuleBasedStateMachine):
         once."""
         member = self.oracle.asks[choose.draw(st.sampled_from(sorted(self.oracle.member_of)))]
         group = self.oracle.groups[self.oracle.member_of[member.id]]
-        rivals = [other.id for members in group.alternatives if member not in members for other in members]
-        assume(not self.oracle.placed.keys() & set(rivals))
+        taken = taken_of(self.oracle, group)
+        assume(taken is None or member in group.alternatives[taken])
         self._run(member, id)
 
     @precondition(lambda self: self.oracle.placed)
@@ -215,13 +216,16 @@ class EngineEqualsOracle(RuleBasedStateMachine):
     def end(self, id: str) -> None:
         self.advance(AskEnded(id))
 
+    @precondition(lambda self: self.oracle.member_of)
+    @rule(choose=st.data())
+    def end_a_member(self, choose: st.DataObject) -> None:
+        self.advance(AskEnded(choose.draw(st.sampled_from(sorted(self.oracle.member_of)))))
+
     @precondition(lambda self: self.mirror.evicted)
     @rule(wants_another=st.booleans())
     def obey_evictions(self, wants_another: bool) -> None:
         kinds: Callable[[str], Fact] = AskLost if wants_another else AskEnded
-        alone = [id for id in sorted(self.mirror.evicted) if id not in self.oracle.member_of]
-        together = [id for id in sorted(self.mirror.evicted) if id in self.oracle.member_of]
-        self.advance(*map(kinds, alone), *map(AskLost, together))
+        self.advance(*map(kinds, sorted(self.mirror.evicted)))
 
     @rule(group=groups())
     def submit_group(self, group: Group) -> None:

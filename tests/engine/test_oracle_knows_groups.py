@@ -5,14 +5,15 @@ Rule: with all members placed, neither a rule nor the strategy refuses any of th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stead.engine.facts import AskLost, AskRunning, GroupEnded, GroupSubmitted, NodeDrained
+from stead.engine.facts import AskEnded, AskLost, AskRunning, GroupChanged, GroupEnded, GroupSubmitted, NodeDrained
 from stead.language.asks import Ask, Group, Strategy
 from tests.engine.test_oracle_knows_the_semantics import apart, cluster, near, web, zoned
-from tests.oracle_groups import fits_group, group_holds
+from tests.oracle_groups import fits_group, group_holds, missing_of, needed_of, taken_of
 
 
 def members(*needs: float, prefix: str = "m", **rest: Any) -> tuple[Ask, ...]:
@@ -69,3 +70,26 @@ def test_a_member_that_lost_its_place_is_placed_again_beside_the_others() -> Non
     assert fits_group(oracle, group) is None
     oracle.apply(GroupEnded("g"))
     assert (oracle.placed, oracle.asks, oracle.free("1")) == ({}, {}, {"CPU": 20_000})
+
+
+def test_a_member_that_ended_counts_as_placed_until_it_leaves_or_runs_again() -> None:
+    oracle = cluster(zoned("1", CPU=1))
+    group = Group("g", (members(1, 1, 1),), min_available=2)
+    oracle.apply(GroupSubmitted(group), AskEnded("m0"))
+    assert (needed_of(oracle, group, 0), [each.id for each in missing_of(oracle, group)]) == (1, ["m1", "m2"])
+    assert (fits_group(oracle, group), oracle.waiting()) == (0, ["g"])
+    oracle.apply(AskEnded("m1"), AskEnded("m2"))
+    assert (oracle.waiting(), list(oracle.groups)) == ([], ["g"])
+    smaller = replace(group, alternatives=(members(1, 1, 1)[1:],))
+    oracle.apply(GroupChanged(smaller), AskRunning(members(1, 1)[1], "1"), AskLost("m1"))
+    assert (needed_of(oracle, smaller, 0), [each.id for each in missing_of(oracle, smaller)]) == (1, ["m1"])
+
+
+def test_a_group_keeps_the_alternative_whose_member_ended() -> None:
+    oracle = cluster(zoned("1", CPU=2))
+    group = Group("g", (members(1, 1), members(1, 1, prefix="f")))
+    oracle.apply(GroupSubmitted(group), AskRunning(group.alternatives[1][0], "1"), AskEnded("f0"))
+    assert (taken_of(oracle, group), [each.id for each in missing_of(oracle, group)]) == (1, ["f1"])
+    assert fits_group(oracle, group) == 1
+    oracle.apply(AskRunning(group.alternatives[1][0], "1"), AskLost("f0"))
+    assert (taken_of(oracle, group), fits_group(oracle, group)) == (None, 0)

@@ -375,11 +375,15 @@ class KeepsStrategy:
 
     def refusals(self, world: World) -> Refused:
         fleet = world.fleet
-        carrying, domain = fleet.with_key.map.get(self.topology, 0), fleet.domain(self.members, self.topology)
+        carrying = fleet.with_key.map.get(self.topology, 0)
         if self.strategy is Strategy.STRICT_SPREAD:
+            domain = fleet.domain(self.members, self.topology)
             yield HasMember(self.topology), fleet.alive & ~(carrying & ~domain)
         elif self.strategy is Strategy.STRICT_PACK:
-            yield ApartFromGroup(self.topology), fleet.alive & ~(domain if self.members else carrying)
+            if self.members:  # no node is in the domain of all of them if the cluster runs them in several
+                first = fleet.domain(self.members & -self.members, self.topology)
+                carrying = 0 if self.members & ~first else first
+            yield ApartFromGroup(self.topology), fleet.alive & ~carrying
 
 
 @dataclass(frozen=True, slots=True)

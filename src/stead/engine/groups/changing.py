@@ -6,9 +6,9 @@ without members is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
+from stead.engine.groups.lifecycle import GroupRecord
 from stead.engine.parts import Parts
 from stead.language.asks import Ask, AskId, Group, GroupId
 
@@ -20,14 +20,9 @@ def change_group(parts: Parts, group: Group) -> None:
         return
     if before is not None and before.group == group:
         return
-    members = {member.id for member in group.all_members}
-    for id in members:
-        _take_over(parts, id, group.id)
-    for id in [] if before is None else [member.id for member in before.group.all_members if member.id not in members]:
-        if groups.of_member.map.get(id) == group.id:
-            if id in parts.board.work.placements.map:
-                parts.lift(id)
-            parts.board.work.note_ended(parts.board.fleet, id)
+    for member in group.all_members:
+        _take_over(parts, member.id, group.id)
+    parts.preemption.forget(_described_differently(parts, group))
     _become(parts, group)
 
 
@@ -36,8 +31,21 @@ def _is_ask(parts: Parts, id: str) -> bool:
     return is_single or id in parts.board.work.placements.map or id in parts.groups.of_member.map
 
 
+def _described_differently(parts: Parts, group: Group) -> list[AskId]:
+    """The members for which a place is kept that may not suit them any more."""
+    kept = parts.board.work.nominations.map
+    return [member.id for member in group.all_members if member.id in kept and kept[member.id].ask != member]
+
+
 def _become(parts: Parts, group: Group) -> None:
-    """Give a group these members, and queue it for those that it lacks."""
+    """Give a group these members, and queue it for those that it lacks. The others have ended."""
+    before, members = parts.groups.records.map.get(group.id), {member.id for member in group.all_members}
+    for id in [] if before is None else [each.id for each in before.group.all_members if each.id not in members]:
+        if parts.groups.of_member.map.get(id) == group.id:
+            if id in parts.board.work.placements.map:
+                parts.lift(id)
+            parts.preemption.forget([id])
+            parts.board.work.note_ended(parts.board.fleet, id)
     parts.groups.change(group, parts.now)
     if group.deadline is None or group.id not in parts.waiting:
         parts.timers.deadlines.drop_all(group.id)
@@ -50,6 +58,7 @@ def _take_over(parts: Parts, id: AskId, group: GroupId) -> None:
     other = parts.groups.of_member.map.get(id)
     if other == group:
         return
+    parts.preemption.forget([id])
     if id in parts.board.work.placements.map:
         with parts.board.attempt() as tried:  # frees nothing, so it wakes nothing
             parts.board.put_back(parts.board.lift(id)._replace(group=group))
@@ -63,12 +72,19 @@ def _take_over(parts: Parts, id: AskId, group: GroupId) -> None:
 def _leave(parts: Parts, id: AskId, group: GroupId) -> None:
     """A group goes on without an ask that became a member of another group."""
     record = parts.groups.record(group)
-    left = tuple(filter(None, (_without(members, id) for members in record.group.alternatives)))
+    del parts.groups.of_member.write()[id]
+    left = _alternatives_without(record, id)
     if left:
         _become(parts, replace(record.group, alternatives=left))
     else:
         parts.groups.ended(group)
 
 
-def _without(members: Iterable[Ask], id: AskId) -> tuple[Ask, ...]:
-    return tuple(member for member in members if member.id != id)
+def _alternatives_without(record: GroupRecord, id: AskId) -> tuple[tuple[Ask, ...], ...]:
+    """What is left of a group's alternatives. One with fewer members than the minimum can only be the last one: the one
+    taken, or the first if none has enough."""
+    some = [tuple(member for member in members if member.id != id) for members in record.group.alternatives]
+    least = record.group.min_available or 1
+    if record.alternative is not None and 0 < len(some[record.alternative]) < least:
+        return (some[record.alternative],)
+    return tuple(members for members in some if len(members) >= least) or tuple(filter(None, some))[:1]

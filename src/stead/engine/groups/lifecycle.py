@@ -94,9 +94,14 @@ class GroupRecord(NamedTuple):
 
     def missing(self, board: Board) -> list[Ask]:
         """Members of the alternative taken (or of the first) that must be placed."""
+        there = self.there(board)
+        return [member for member in self.group.alternatives[self.alternative or 0] if member.id not in there]
+
+    def there(self, board: Board) -> frozenset[AskId]:
+        """The members of that alternative that count as placed: they are, or they have ended."""
         placed = board.work.placements.map
-        members = self.group.alternatives[self.alternative or 0]
-        return [member for member in members if member.id not in placed and member.id not in self.ended]
+        ids = [member.id for member in self.group.alternatives[self.alternative or 0]]
+        return frozenset(id for id in ids if id in placed or id in self.ended)
 
     def open(self) -> list[GroupRecord]:
         """The record with the alternative taken; if none is taken yet, one record per alternative."""
@@ -106,10 +111,8 @@ class GroupRecord(NamedTuple):
 
     def needed(self, board: Board) -> int:
         """How many of them must be placed at once: as many as the minimum lacks."""
-        alternative, placed = self.alternative or 0, board.work.placements.map
-        members = self.group.alternatives[alternative]
-        there = sum(member.id in placed or member.id in self.ended for member in members)
-        return max(0, self.group.least(alternative) - there)
+        alternative = self.alternative or 0
+        return max(0, self.group.least(alternative) - len(self.there(board)))
 
     def is_below_minimum(self, board: Board) -> bool:
         """Whether it holds places although fewer members than its minimum are placed."""
@@ -187,7 +190,7 @@ class Groups:
         self._timers.timeouts.drop_all(id)
         record = self.records.write().pop(id)
         for member in record.group.all_members:
-            del self.of_member.write()[member.id]
+            self.of_member.write().pop(member.id, None)
         placed = self._board.work.placements.map
         return [member.id for member in record.group.all_members if member.id in placed]
 
@@ -201,12 +204,12 @@ class Groups:
         for member in before.group.all_members:
             if member.id not in ids and self.of_member.map.get(member.id) == group.id:
                 del self.of_member.write()[member.id]
-        record = before._replace(group=group, turn=turn, alternative=None, ended=before.ended & ids)
-        record = next((each for each in record.open() if each.rows(self._board)), record)
-        if record.alternative is None and record.ended and before.alternative is not None:
-            record = record._replace(alternative=min(before.alternative, len(group.alternatives) - 1))
+        record = before._replace(group=group, turn=turn, ended=before.ended & ids)
+        record = record._replace(alternative=self._taken(record, before))
+        record = self._complete(record) or record
         self._add(record)
-        self._board.work.note_known(self._board.fleet, group.all_members)
+        known = [member for member in group.all_members if member.id not in record.ended]
+        self._board.work.note_known(self._board.fleet, known)
         self._watch_minimum(record, now)
         if record.missing(self._board):
             is_whole = record.alternative is None and not record.ended
@@ -232,7 +235,7 @@ class Groups:
     def member_lost(self, id: GroupId, now: float) -> None:
         """A member lost its place: the group is pending for it, or for all members if none is left."""
         record = self.records.map[id]
-        if not record.ended and not record.rows(self._board):
+        if not record.there(self._board):
             record = self._update(record._replace(alternative=None))
         self._wait_alone(record, now)
         self._timers.renew_deadline(id, record.group.deadline, now)
@@ -303,6 +306,21 @@ class Groups:
         self._update(record)
         self.of_member.write().update({member.id: record.group.id for member in record.group.all_members})
 
+    def _taken(self, record: GroupRecord, before: GroupRecord) -> int | None:
+        """The alternative of a changed group that has placed members, else ended ones of the alternative that it had
+        taken before."""
+        placed = self._board.work.placements.map
+        ended = frozenset() if before.alternative is None else before.there(self._board) & record.ended
+        for ids in (placed, ended):
+            for index, members in enumerate(record.group.alternatives):
+                if any(member.id in ids for member in members):
+                    return index
+        return None
+
+    def _complete(self, record: GroupRecord) -> GroupRecord | None:
+        """The record with the alternative that lacks no member, if there is one."""
+        return next((each for each in record.open() if not each.missing(self._board)), None)
+
     def _update(self, record: GroupRecord) -> GroupRecord:
         self.records.write()[record.group.id] = record
         return record
@@ -333,8 +351,10 @@ class Groups:
 
     def _wait_for_the_rest(self, record: GroupRecord, now: float) -> None:
         """A pending group now lacks fewer members; if it lacks none, it is no longer pending."""
-        self._watch_minimum(record, now)
-        if record.alternative is not None and record.group.id in self._waiting and not record.missing(self._board):
+        complete = self._complete(record)
+        self._watch_minimum(complete or record, now)
+        if complete is not None and record.group.id in self._waiting:
+            self._update(complete)
             self._waiting.remove(record.group.id)
         elif record.group.id in self._waiting:
             self._wait_alone(record, now)
