@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,17 @@ def test_a_pod_of_a_gang_waits_for_its_gang(stead: Commands) -> None:
     assert stead.says("groups", "-A", "-o", "name") == "default/kueue/ring\n"
     assert stead.says("why", "default/kueue/ring", "-A") == text
     assert "does not exist. Otherwise: 2/2 nodes are available" in stead.says("why", "pod/lone-0")
+
+
+def test_a_gpu_of_work_in_a_file_is_one_of_a_pod(stead: Commands, tmp_path: Path) -> None:
+    """`stead submit --to kubernetes` creates such pods from the same file."""
+    stead.cluster.create(node("gpu-1", resources={"nvidia.com/gpu": "2"}))
+    spec = tmp_path / "work.yaml"
+    bundles = "groups: [{id: ring, bundles: [{GPU: 1}, {GPU: 1}]}]"
+    spec.write_text(f"work: [{{id: fits, resources: {{GPU: 2}}}}, {{id: large, resources: {{GPU: 3}}}}]\n{bundles}\n")
+    fits, large, *ring = stead.says("why", "--spec", str(spec), "-n", "default").splitlines()
+    assert fits == "fits: 1/1 node is available: gpu-1."
+    assert large.startswith("large: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    assert ring[-1].strip() == "All members fit together."
+    text = stead.says("what-if", "--add", "GPU=8", "--work", str(spec), "-n", "default")
+    assert "Insufficient" not in text
