@@ -167,3 +167,13 @@ def test_a_gpu_of_work_in_a_file_is_one_of_a_pod(stead: Commands, tmp_path: Path
     assert ring[-1].strip() == "All members fit together."
     text = stead.says("what-if", "--add", "GPU=8", "--work", str(spec), "-n", "default")
     assert "Insufficient" not in text
+
+
+def test_a_plan_knows_kinds_of_nodes_as_work_describes_them(stead: Commands, tmp_path: Path) -> None:
+    """A described node has room for pods, and its GPUs are those that pods need."""
+    stead.cluster.create(node("a"), pod("train", scheduler=KUBE, resources={"nvidia.com/gpu": "1"}))
+    kinds = tmp_path / "kinds.yaml"
+    kinds.write_text("nodes: [{id: gpu, capacity: {CPU: 8, memory: 32Gi, GPU: 4}}]\n")
+    text = stead.says("plan", "--nodes", str(kinds), "-n", "default")
+    assert "1 new node of the kind gpu" in text
+    assert "would run default/train" in text
