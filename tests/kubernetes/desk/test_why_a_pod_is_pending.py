@@ -177,3 +177,13 @@ def test_a_plan_knows_kinds_of_nodes_as_work_describes_them(stead: Commands, tmp
     text = stead.says("plan", "--nodes", str(kinds), "-n", "default")
     assert "1 new node of the kind gpu" in text
     assert "would run default/train" in text
+
+
+def test_what_only_stead_refuses_is_not_said_of_kube_scheduler(stead: Commands) -> None:
+    """kube-scheduler does not read this annotation."""
+    for name, scheduler in (("one", KUBE), ("other", "stead")):
+        each = pod(name, scheduler=scheduler)
+        each["metadata"]["annotations"] = {"stead.dev/policy": "flwo"}
+        stead.cluster.create(each)
+    assert stead.says("why", "pod/one").startswith("stead would not schedule pod/one: the annotation stead.dev/policy")
+    assert stead.says("why", "pod/other").startswith("pod/other is not scheduled: the annotation stead.dev/policy")
