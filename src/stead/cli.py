@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.UsageError as error:
         where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        _print_error(f"{error.format_message()}{where}")
+        _print_error(f"{' '.join(error.format_message().split())}{where}")  # click lists choices on lines of their own
         return USAGE
     except Invalid as error:
         _print_error(error)

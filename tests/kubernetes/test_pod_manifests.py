@@ -114,7 +114,7 @@ REFUSED: dict[str, tuple[Ask, str]] = {
         Ask("a", prefers=(Preference(Spread("zone", WEB, min_domains=2)),)),
         "spread: min_domains",
     ),
-    "a share of a GPU": (needs("GPU", 0.5), "resources: a pod cannot request shares of a device of GPU"),
+    "a share of a GPU": (needs("GPU", 0.5), "resources: a pod cannot request a part of a GPU"),
     "a fine share of a CPU": (needs("CPU", 0.0005), "resources: .* steps of 0.001"),
     "a resource of Ray": (needs("disk", 1), "resources: 'disk' is not a resource of Kubernetes"),
     "pods": (needs("pods", 1), "resources: every pod counts as one"),

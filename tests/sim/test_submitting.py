@@ -139,7 +139,7 @@ def test_bad_input_is_one_sentence_that_names_its_place(submit: Submit, text: st
         (["--to", "ray", "--context", "a"], "--context is for --to kubernetes, but the work goes to ray"),
         (["--to", "kubernetes", "--until", "5m"], "--until is for --to sim, but the work goes to kubernetes"),
         (["--to", "slurm"], "'slurm' is not one of 'ray', 'kubernetes', 'sim'"),
-        ([], "Missing option '--to'"),
+        ([], "Missing option '--to'. Choose from: ray, kubernetes, sim (see"),
     ],
 )
 def test_wrong_usage_is_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

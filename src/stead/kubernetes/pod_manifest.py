@@ -178,7 +178,7 @@ def _check(ask: Ask, command: Command) -> None:
     if {GPU, KUBE_GPU} <= ask.choices[0].resources.keys():
         raise Refusal("resources", f"GPU and {KUBE_GPU} are the same on Kubernetes; name one of them")
     if ask.claims:
-        raise Refusal("claims", "work does not say where a volume is mounted, which a pod must; leave them out")
+        raise Refusal("claims", "a pod must say where a volume is mounted, and work cannot; leave them out")
     if ask.pulls or ask.images:
         raise Refusal("pulls" if ask.pulls else "images", "cannot be said for a pod; it follows from its other fields")
 
@@ -436,8 +436,8 @@ def _quantity(name: str, amount: int) -> str:
             raise Refusal("resources", "a pod requests CPU in steps of 0.001, for example 0.5")
         return str(amount // UNIT) if amount % UNIT == 0 else f"{amount // CPU_STEP}m"
     if amount % UNIT:
-        why = "shares of a device" if name == GPU else "fractions"
-        raise Refusal("resources", f"a pod cannot request {why} of {name}; a good value is 1")
+        part = "a part of a GPU" if name == GPU else f"a fraction of {name}"
+        raise Refusal("resources", f"a pod cannot request {part}; a good value is 1")
     if name == PODS:
         raise Refusal("resources", "every pod counts as one of 'pods'; leave it out")
     known = name in (GPU, "memory", STORAGE) or name.startswith("hugepages-")

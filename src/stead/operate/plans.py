@@ -7,7 +7,7 @@ cluster has), and the plan as plain values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stead.engine.decisions import Verdict
@@ -81,7 +81,8 @@ def planned(snapshot: Snapshot, written: Any | None) -> PlanView:
             raise Invalid("the cluster has no node, so describe kinds of nodes: nodes: [{id: cpu, capacity: {CPU: 8}}]")
     else:
         own = [set(_own_keys(node)) for node in snapshot.by_id.values()]
-        catalog = read_catalog(written, tuple(sorted(set.intersection(*own))) if own else ())
+        described = read_catalog(written, tuple(sorted(set.intersection(*own))) if own else ())
+        catalog = [replace(each, capacity=snapshot.capacity_of_new(each.capacity)) for each in described]
     still_wanted()
     return _view(plan(snapshot.engine, catalog), is_like=written is None)
 

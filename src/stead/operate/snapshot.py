@@ -19,7 +19,7 @@ from stead.errors import Invalid
 from stead.language.asks import Ask, Group
 from stead.language.labels import Labels, Selector
 from stead.language.nodes import Node
-from stead.language.resources import UNIT
+from stead.language.resources import UNIT, Resources
 from stead.operate.filters import Condition, conditions
 from stead.operate.identifying import NodeNames, meant, only
 from stead.operate.lint import hints
@@ -122,6 +122,10 @@ class Snapshot:
         return Snapshot, (self.engine, self.at, known, ends, self._started, self._measured, *beside)
 
     # -- nodes
+
+    def capacity_of_new(self, described: Resources) -> Resources:
+        """What a node that somebody describes would have in this kind of cluster."""
+        return described
 
     @cached_property
     def by_id(self) -> Mapping[str, Node]:

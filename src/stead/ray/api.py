@@ -48,6 +48,8 @@ from stead.ray.wire.node_page import PROTOCOL
 from stead.ray.wire.own_names import NAMESPACE
 from stead.text import plural, short_id
 
+LOOPBACK = ("127.0.0.1", "localhost")
+
 T = TypeVar("T")
 
 
@@ -138,18 +140,23 @@ def init(
 
 
 def _found(address: str | None) -> str | None:
-    """``auto`` as the address of the one cluster on this machine.
+    """The address as Ray must get it: a loopback address in capitals, and ``auto`` as the one cluster on this machine.
 
-    Ray would find it too, but it takes the loopback address for the public one of the machine, where a cluster that
-    listens on loopback only does not answer, and tries for minutes. In capitals the name is left as it is.
+    Ray takes a loopback address for the public one of the machine, where a cluster that listens on loopback only does
+    not answer, and tries for minutes. In capitals the name is left as it is.
     """
-    if address != "auto" or os.environ.get("RAY_ADDRESS"):
-        return address
+    wanted = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
+    if address is None and not wanted:
+        return None
     clusters = ray._private.services.find_gcs_addresses()
+    on_loopback = {port for host, _, port in (each.rpartition(":") for each in clusters) if host in LOOPBACK}
+    if wanted:
+        host, _, port = wanted.rpartition(":")
+        return f"LOCALHOST:{port}" if host in LOOPBACK and port in on_loopback else address
     if len(clusters) != 1:
         return address
-    host, _, port = next(iter(clusters)).rpartition(":")
-    return f"LOCALHOST:{port}" if host in ("127.0.0.1", "localhost") else f"{host}:{port}"
+    (found,) = clusters
+    return f"LOCALHOST:{found.rpartition(':')[2]}" if on_loopback else str(found)
 
 
 def _is_same(one: str, other: str) -> bool:

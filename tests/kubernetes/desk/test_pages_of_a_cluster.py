@@ -17,7 +17,7 @@ from stead.kubernetes.api.config import load
 from stead.kubernetes.desk.desk import KubeDesk, Scope
 from stead.operate.http_client import HttpDesk
 from tests.kubernetes.desk.conftest import Commands
-from tests.kubernetes.objects import node, pod, replicas
+from tests.kubernetes.objects import node, pod, pods, replicas
 from tests.serving import Served, serving
 
 PAGES = {
@@ -90,6 +90,19 @@ def test_every_page_shows_the_cluster(site: Site) -> None:
     for path, words in PAGES.items():
         found = site.page(path)
         assert [word for word in words if word not in found] == [], path
+
+
+def test_the_waiting_page_says_what_a_gang_lacks(site: Site, stead: Commands) -> None:
+    group = {"scheduling.x-k8s.io/pod-group": "ring"}
+    for each in pods(3, "ring", cpu="5", labels=group):
+        each["metadata"]["annotations"] = {"stead.dev/min-available": "2"}
+        stead.cluster.create(each)
+    why = "The pod group needs 2 pods at once, and 1 fits."
+    until(stead, lambda: site.get("/asks/default%2Fring-2/why")["text"].startswith(why))
+    for path in ("/ui/waiting", "/ui/work/default%2Fring-2"):
+        page = site.page(path)
+        assert why in page
+        assert "room for 2 of its 3 members at once" in page
 
 
 def test_pages_follow_the_cluster(site: Site, stead: Commands) -> None:

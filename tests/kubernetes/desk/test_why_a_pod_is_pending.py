@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,37 @@ def test_a_pod_of_a_gang_waits_for_its_gang(stead: Commands) -> None:
     assert stead.says("groups", "-A", "-o", "name") == "default/kueue/ring\n"
     assert stead.says("why", "default/kueue/ring", "-A") == text
     assert "does not exist. Otherwise: 2/2 nodes are available" in stead.says("why", "pod/lone-0")
+
+
+def test_a_gpu_of_work_in_a_file_is_one_of_a_pod(stead: Commands, tmp_path: Path) -> None:
+    """`stead submit --to kubernetes` creates such pods from the same file."""
+    stead.cluster.create(node("gpu-1", resources={"nvidia.com/gpu": "2"}))
+    spec = tmp_path / "work.yaml"
+    bundles = "groups: [{id: ring, bundles: [{GPU: 1}, {GPU: 1}]}]"
+    spec.write_text(f"work: [{{id: fits, resources: {{GPU: 2}}}}, {{id: large, resources: {{GPU: 3}}}}]\n{bundles}\n")
+    fits, large, *ring = stead.says("why", "--spec", str(spec), "-n", "default").splitlines()
+    assert fits == "fits: 1/1 node is available: gpu-1."
+    assert large.startswith("large: 0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    assert ring[-1].strip() == "All members fit together."
+    text = stead.says("what-if", "--add", "GPU=8", "--work", str(spec), "-n", "default")
+    assert "Insufficient" not in text
+
+
+def test_a_plan_knows_kinds_of_nodes_as_work_describes_them(stead: Commands, tmp_path: Path) -> None:
+    """A described node has room for pods, and its GPUs are those that pods need."""
+    stead.cluster.create(node("a"), pod("train", scheduler=KUBE, resources={"nvidia.com/gpu": "1"}))
+    kinds = tmp_path / "kinds.yaml"
+    kinds.write_text("nodes: [{id: gpu, capacity: {CPU: 8, memory: 32Gi, GPU: 4}}]\n")
+    text = stead.says("plan", "--nodes", str(kinds), "-n", "default")
+    assert "1 new node of the kind gpu" in text
+    assert "would run default/train" in text
+
+
+def test_what_only_stead_refuses_is_not_said_of_kube_scheduler(stead: Commands) -> None:
+    """kube-scheduler does not read this annotation."""
+    for name, scheduler in (("one", KUBE), ("other", "stead")):
+        each = pod(name, scheduler=scheduler)
+        each["metadata"]["annotations"] = {"stead.dev/policy": "flwo"}
+        stead.cluster.create(each)
+    assert stead.says("why", "pod/one").startswith("stead would not schedule pod/one: the annotation stead.dev/policy")
+    assert stead.says("why", "pod/other").startswith("pod/other is not scheduled: the annotation stead.dev/policy")

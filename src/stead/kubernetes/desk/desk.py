@@ -304,7 +304,8 @@ class KubeDesk(LocalDesk):
         for ask in asks:
             if snapshot.rows.knows(ask.id):
                 raise Invalid(f"there is a pod {ask.id!r} already; give the manifest another name")
-        return [*(super().read(rest, snapshot) if rest or not asks else []), *map(AskSubmitted, asks)]
+        facts = map(manifests.with_gpus_of_pods, super().read(rest, snapshot) if rest or not asks else [])
+        return [*facts, *map(AskSubmitted, asks)]
 
     async def _asks_in(self, pods: manifests.Manifests) -> list[Ask]:
         return [manifests.ask_in(pod, path, self._reading.templates, self._scope.namespace) for path, pod in pods]

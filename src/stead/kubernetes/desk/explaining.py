@@ -20,6 +20,8 @@ from stead.text import first_few, plural
 
 NODES_SHOWN = 3
 
+KUBE_SCHEDULER = "default-scheduler"
+
 
 @dataclass(frozen=True, slots=True)
 class KubeExplanation(Explanation):
@@ -106,6 +108,8 @@ def in_one_sentence(
             why, part = f"{called} is not scheduled: it has just changed", "Otherwise"
         elif problem.is_unsupported:
             why, part = f"{called} cannot be explained completely: {_cause(problem)}", "Without that"
+        elif pod.scheduler_name == KUBE_SCHEDULER:  # it may know nothing of annotations and pod groups
+            why, part = f"stead would not schedule {called}: {_cause(problem)}", "Otherwise"
         else:
             why, part = f"{called} is not scheduled: {_cause(problem)}", "Otherwise"
         if lenient is not None:

@@ -1,18 +1,23 @@
-"""Manifests of pods among the work of a spec: pods that could be created.
+"""What a spec means on Kubernetes: manifests of pods among its work, and GPUs by their name there.
 
 Rule: a manifest means what it would mean if it were created now, in the namespace that it names, or else the user's.
+Other work needs what its pod would need if it were submitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from stead.engine.facts import AsksSubmitted, AskSubmitted, Fact, GroupSubmitted
 from stead.errors import Invalid, did_you_mean
 from stead.kubernetes.api_objects import ENCODER
 from stead.kubernetes.fields import Fields, fields_in
+from stead.kubernetes.pod_manifest import KUBE_GPU
 from stead.kubernetes.templates import Templates
 from stead.language.asks import Ask
+from stead.language.resources import GPU, Resources
 
 Manifests = list[tuple[str, Fields]]
 """With their places in the spec, for messages."""
@@ -54,3 +59,27 @@ def ask_in(pod: Fields, path: str, templates: Templates, namespace: str) -> Ask:
         assert read.problem is not None
         raise Invalid(f"{path}: {read.problem.sentence}")
     return read.ask
+
+
+def with_gpus_of_pods(fact: Fact) -> Fact:
+    """The same fact; work that needs `GPU` needs it under the name that it has on Kubernetes."""
+    match fact:
+        case AskSubmitted(ask):
+            return AskSubmitted(_renamed(ask))
+        case AsksSubmitted(ask):
+            return replace(fact, ask=_renamed(ask))
+        case GroupSubmitted(group):
+            alternatives = tuple(tuple(map(_renamed, members)) for members in group.alternatives)
+            return GroupSubmitted(replace(group, alternatives=alternatives))
+        case _:
+            return fact
+
+
+def _renamed(ask: Ask) -> Ask:
+    if not any(GPU in each.resources for each in ask.choices):
+        return ask
+    choices = (
+        replace(each, resources=Resources({KUBE_GPU if name == GPU else name: n for name, n in each.resources.items()}))
+        for each in ask.choices
+    )
+    return replace(ask, choices=tuple(choices))

@@ -14,12 +14,13 @@ from stead.engine.engine import Engine
 from stead.engine.facts import AskLost, Fact, NodeDrained, NodeJoined, NodeTainted, NodeUntainted
 from stead.kubernetes.desk.explaining import KubeExplanation, explained, not_bound_yet, placed
 from stead.kubernetes.nodes import UNSCHEDULABLE
+from stead.kubernetes.pod_manifest import KUBE_GPU
 from stead.kubernetes.requesting import PODS
 from stead.kubernetes.templates import Pod
 from stead.language.arguments import kubectl_spelling
 from stead.language.asks import Ask, Group, PolicyName
 from stead.language.nodes import Node
-from stead.language.resources import CPU, UNIT, Resources
+from stead.language.resources import CPU, GPU, UNIT, Resources
 from stead.language.taints import Effect, Toleration
 from stead.operate.changes import DRAINED
 from stead.operate.draining import STAYS
@@ -36,12 +37,6 @@ ADDED = tuple(
 
 PODS_OF_A_NODE = 110
 """How many pods a kubelet runs by default."""
-
-
-def _capacity(described: Resources) -> Resources:
-    """What a new node has: also room for pods, and `cpu` by its name in Kubernetes."""
-    named = {CPU if name == "cpu" else name: units for name, units in described.items()}
-    return Resources({PODS: PODS_OF_A_NODE * UNIT, **named})
 
 
 def cordon_as_draining(node: Node) -> Node:
@@ -122,13 +117,19 @@ class KubeSnapshot(Snapshot):
         ids = self.by_node.get(node, ())
         return [id for id in ids if not self.rows.ask(id).owner.startswith(STAYS)]
 
+    def capacity_of_new(self, described: Resources) -> Resources:
+        """Also room for pods. `cpu` and `GPU` may be called as pods call them, or as work does."""
+        names = {"cpu": CPU, GPU: KUBE_GPU}
+        named = {names.get(name, name): units for name, units in described.items()}
+        return Resources({PODS: PODS_OF_A_NODE * UNIT, **named})
+
     def in_kubernetes(self, facts: Iterable[Fact]) -> Iterator[Fact]:
         """Changes of nodes as Kubernetes carries them out: a cordon is a taint that some pods tolerate, and a drain
         evicts pods one by one."""
         for fact in facts:
             match fact:
                 case NodeJoined(node) if node.id not in self.by_id:
-                    yield NodeJoined(replace(node, capacity=_capacity(node.capacity)))
+                    yield NodeJoined(replace(node, capacity=self.capacity_of_new(node.capacity)))
                 case NodeDrained(node, True):
                     yield NodeTainted(node, UNSCHEDULABLE)
                 case NodeDrained(node, False):
