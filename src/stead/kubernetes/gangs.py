@@ -35,6 +35,11 @@ class GangKind(StrEnum):
     KUEUE = "kueue"
 
 
+OF_KUBERNETES = frozenset({GangKind.POD_GROUP, GangKind.WORKLOAD})
+"""The gangs that kube-scheduler knows; it places other pods one by one."""
+
+KUBE_SCHEDULER = "default-scheduler"
+
 COSCHEDULING_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 """The second one is older."""
 

@@ -214,6 +214,7 @@ def _said_in_spec(ask: Ask) -> Ask:
     return replace(
         ask,
         choices=(Choice(Resources(amounts), first.selector),),
+        labels=ask.labels.changed({}, GANG_LABELS),
         affinities=tuple(tuple(_by_node(each) for each in ands) for ands in ask.affinities),
         spreads=tuple(_counted(each) for each in ask.spreads),
         prefers=tuple(_preferred(each) for each in ask.prefers),

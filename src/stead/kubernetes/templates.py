@@ -31,7 +31,7 @@ from stead.kubernetes.api_objects import (
 from stead.kubernetes.claims import claims_in
 from stead.kubernetes.default_spread import SYSTEM_SPREADS, DefaultSpreads, OwnerKind, Owners, Stamp, controller_of
 from stead.kubernetes.fields import Fields
-from stead.kubernetes.gangs import GANG_ANNOTATIONS, Membership, membership_of
+from stead.kubernetes.gangs import GANG_ANNOTATIONS, KUBE_SCHEDULER, OF_KUBERNETES, Membership, membership_of
 from stead.kubernetes.podspec import CLAIMS, OWN_ANNOTATIONS, POLICY_ANNOTATION, UNSUPPORTED_VOLUMES, ask_of
 from stead.language.asks import Ask, PolicyName
 from stead.language.claims import ClaimId
@@ -84,8 +84,10 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def gang(self) -> Membership | None:
-        """The gang that it belongs to."""
-        return self.template.gang
+        """The gang that it belongs to, as far as its scheduler knows gangs of this kind."""
+        found = self.template.gang
+        is_known = found is None or self.scheduler_name != KUBE_SCHEDULER or found.size_key[0] in OF_KUBERNETES
+        return found if is_known else None
 
     @property
     def depends_on_namespaces(self) -> bool:

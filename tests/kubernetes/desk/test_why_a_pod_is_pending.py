@@ -145,7 +145,7 @@ def test_a_pod_with_a_place_kept_for_it_waits_for_its_victims(stead: Commands) -
 def test_a_pod_of_a_gang_waits_for_its_gang(stead: Commands) -> None:
     stead.cluster.create(node("a", cpu="4"), node("b", cpu="4"))
     for number in range(3):
-        each = pod(f"ring-{number}", scheduler=KUBE, cpu="3", labels={"kueue.x-k8s.io/pod-group-name": "ring"})
+        each = pod(f"ring-{number}", scheduler="volcano", cpu="3", labels={"kueue.x-k8s.io/pod-group-name": "ring"})
         each["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "3"}
         stead.cluster.create(each, pod(f"lone-{number}", labels={"scheduling.x-k8s.io/pod-group": "none"}))
     text = stead.says("why", "pod/ring-1")
@@ -153,6 +153,15 @@ def test_a_pod_of_a_gang_waits_for_its_gang(stead: Commands) -> None:
     assert stead.says("groups", "-A", "-o", "name") == "default/kueue/ring\n"
     assert stead.says("why", "default/kueue/ring", "-A") == text
     assert "does not exist. Otherwise: 2/2 nodes are available" in stead.says("why", "pod/lone-0")
+
+
+def test_kube_scheduler_places_pods_one_by_one_whatever_gangs_of_others_they_name(stead: Commands) -> None:
+    stead.cluster.create(node("a", cpu="4"))
+    each = pod("ring-0", scheduler=KUBE, cpu="8", labels={"kueue.x-k8s.io/pod-group-name": "ring"})
+    each["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-group-total-count": "3"}
+    stead.cluster.create(each)
+    assert stead.says("why", "pod/ring-0").startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert stead.says("groups", "-A", "-o", "name") == ""
 
 
 def test_a_gpu_of_work_in_a_file_is_one_of_a_pod(stead: Commands, tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ from stead.engine.explain import wording
 from stead.engine.explain.explanations import Explanation
 from stead.kubernetes.api_objects import Problem
 from stead.kubernetes.desk.references import reference
+from stead.kubernetes.gangs import KUBE_SCHEDULER
 from stead.kubernetes.templates import Pod
 from stead.kubernetes.wording import change_text, why_gang_pending, why_pending
 from stead.language.asks import Ask, Group
 from stead.text import first_few, plural
 
 NODES_SHOWN = 3
-
-KUBE_SCHEDULER = "default-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
