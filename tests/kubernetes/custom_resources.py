@@ -5,6 +5,9 @@ Rule: a resource accepts any fields; only the schedulers that read it know what 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from stead.kubernetes.gangs import PATHS
 from tests.kubernetes.objects import Kubectl
 
@@ -39,3 +42,16 @@ def install(kubectl: Kubectl, *paths: str) -> None:
         answer = kubectl.request("POST", DEFINITIONS, definition)
         assert answer.status in (201, 409), answer
     kubectl.wait_until(lambda: all(kubectl.request("GET", path).status == 200 for path in paths))
+
+
+@contextmanager
+def installed(kubectl: Kubectl, *paths: str) -> Iterator[None]:
+    """Define the resources for as long as the block takes; their objects go with them."""
+    install(kubectl, *paths)
+    try:
+        yield
+    finally:
+        for path in paths:
+            group, _, plural = path.removeprefix("/apis/").split("/")
+            assert kubectl.request("DELETE", f"{DEFINITIONS}/{plural}.{group}").status == 200
+        kubectl.wait_until(lambda: all(kubectl.request("GET", path).status == 404 for path in paths))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes.custom_resources import COSCHEDULING, install
+from tests.kubernetes.custom_resources import COSCHEDULING, installed
 from tests.kubernetes.objects import Object, condition_of, node, node_of, nodes, pod, priority_class
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.kubelet import Kubelets
@@ -22,12 +22,12 @@ GROUP, VERSION = "scheduling.x-k8s.io", "v1alpha1"
 
 @pytest.fixture(autouse=True)
 def pod_groups(cluster: ClusterUnderTest) -> Iterator[None]:
-    """The API server has PodGroups; those of the test are deleted at its end."""
-    if not cluster.is_fake:
-        install(cluster.kubectl, COSCHEDULING)
-    yield
-    for found in cluster.kubectl.list("PodGroup"):
-        cluster.kubectl.delete("PodGroup", found["metadata"]["name"])
+    """The API server has PodGroups; they are gone at the end of the test."""
+    if cluster.is_fake:
+        yield
+        return
+    with installed(cluster.kubectl, COSCHEDULING):
+        yield
 
 
 def pod_group(name: str, least: int) -> Object:

@@ -14,6 +14,7 @@ import pytest
 
 from stead.cli import main
 from stead.kubernetes.running import target
+from tests.kubernetes.custom_resources import COSCHEDULING, installed
 from tests.kubernetes.objects import Object, node
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.kubelet import Kubelets, Logs
@@ -155,6 +156,18 @@ def test_a_group_is_a_gang(cluster: ClusterUnderTest, submit: Submit) -> None:
         assert pod["metadata"]["annotations"]["stead.dev/min-available"] == "2"
         (term,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert term["topologyKey"] == "kubernetes.io/hostname"
+
+
+@pytest.mark.kube
+def test_a_group_is_a_pod_group_where_the_api_server_has_them(real_cluster: ClusterUnderTest, tmp_path: Path) -> None:
+    """Real only: the fake server does not say which resources it has."""
+    ring = "groups: {id: ring, run: exit 0, image: busybox, min_available: 2, bundles: {resources: {CPU: 1}, count: 3}}"
+    with installed(real_cluster.kubectl, COSCHEDULING):
+        assert main(words(real_cluster, tmp_path, ring)) == 0
+        assert real_cluster.kubectl.get("PodGroup", "ring")["spec"]["minMember"] == 2
+        assert "annotations" not in real_cluster.pods()["ring-1"]["metadata"] or (
+            "stead.dev/min-available" not in real_cluster.pods()["ring-1"]["metadata"]["annotations"]
+        )
 
 
 REFUSED: dict[str, tuple[str, str]] = {
