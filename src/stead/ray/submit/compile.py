@@ -221,7 +221,7 @@ def is_plain(options: Mapping[str, Any]) -> bool:
         get("deadline_s") is None
         and get("policy") is None
         and get("priority") is None
-        and not any(get(name) not in (None, False) for name in ("exclusive", "preemptible"))
+        and all(get(name) is None or get(name) is False for name in ("exclusive", "preemptible"))  # 0 is refused
         and not digest_in(get("runtime_env"))
         and all(_is_absent(get(name)) for name in ("tolerations", "labels", "spread", "max_per_node"))
         and _is_absent(get("label_selector"))
