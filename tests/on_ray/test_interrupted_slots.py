@@ -12,9 +12,9 @@ NODE, NAME = "n1", "stead.s/shape/0"
 
 
 def tasks_in(place: Place) -> PreemptedTasks:
-    pool = Mock(name=NAME, places={NODE: place})
+    pool = Mock(places={NODE: place})
     pools = Pools()
-    dict.__setitem__(pools, NAME, pool)
+    pools[NAME] = pool
     return PreemptedTasks(pools, lambda id: pool)
 
 
