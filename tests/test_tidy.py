@@ -37,7 +37,7 @@ ENTRY_POINTS = frozenset(
 )
 """Modules that people and scripts import; every other module must be imported by one of the package."""
 
-PURE = ("engine/", "planner.py")
+PURE = ("engine/", "planner/")
 PURE_IMPORTS = frozenset(
     "__future__ abc bisect collections copy dataclasses decimal enum functools graphlib hashlib heapq itertools math "
     "numpy operator random re stead string types typing".split()

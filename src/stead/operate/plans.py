@@ -18,7 +18,8 @@ from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
 from stead.operate.cancellation import still_wanted
 from stead.operate.views import amounts
-from stead.planner import Plan, plan
+from stead.planner.planning import plan
+from stead.planner.plans import Plan
 from stead.specs.documents import Reader
 from stead.specs.sections import Section
 from stead.specs.values import whole

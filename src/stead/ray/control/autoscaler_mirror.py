@@ -26,7 +26,7 @@ from stead.language.asks import Ask
 from stead.language.labels import RAY_NODE_ID
 from stead.language.nodes import NodeTemplate
 from stead.language.resources import UNIT, Resources
-from stead.planner import wanting_a_node
+from stead.planner.wanting import wanting_a_node
 from stead.ray.submit.native_selectors import as_ray_selector, words
 from stead.ray.wire.own_names import WANTED
 from stead.ray.wire.tables import handle

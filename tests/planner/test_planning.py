@@ -16,7 +16,9 @@ from stead.language.labels import ANYWHERE, NODE_ID, Labels, Requirement, Select
 from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
 from stead.language.taints import Taint
-from stead.planner import HYPOTHETICAL, Plan, plan, served_by, wanting_a_node
+from stead.planner.planning import plan
+from stead.planner.plans import HYPOTHETICAL, Plan
+from stead.planner.wanting import served_by, wanting_a_node
 from tests.strategies_for_tests import asks, clusters, nodes, some_asks
 
 BUSY = Node.of("busy", {"CPU": 1})

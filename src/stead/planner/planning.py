@@ -1,74 +1,24 @@
-"""The planner: which new nodes pending work needs, and which of it would run on them.
+"""Which new nodes pending work needs, and which of it would run on them.
 
-Rule: pure, and without a placement rule of its own. It forks the engine, adds hypothetical nodes and lets the engine
-decide, so it never promises what the engine would not place.
+Rule: new nodes are hypothetical nodes of a fork, and the engine decides what runs there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from stead.engine.decisions import Verdict
 from stead.engine.engine import Engine
-from stead.engine.facts import AsksSubmitted, NodeJoined
+from stead.engine.facts import NodeJoined
 from stead.engine.reasons import NeverFits
-from stead.language.asks import Ask, AskId, Choice, Group
-from stead.language.labels import IDENTITY_KEYS, Labels, Requirement
+from stead.language.asks import Ask, AskId, Group
 from stead.language.nodes import NodeId, NodeTemplate
-
-HYPOTHETICAL = "(hypothetical)"
-"""The id of a node that does not exist yet, and the id prefix of work that was not submitted."""
+from stead.planner.plans import HYPOTHETICAL, Launch, Plan, Unserved
 
 ROUNDS_MAX = 1_000
 """The maximum number of calls of `Engine.decide` until a fork is settled, and of rounds in which a plan grows."""
-
-PIECES_MAX = 100_000
-"""The maximum number of pieces of one kind to consider."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """`count` new nodes of one kind, and the work that would run on them."""
-
-    template: NodeTemplate
-    count: int
-    serves: tuple[AskId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unserved:
-    """Equal pending asks, or one group, that stay pending. `nearest` is the kind of node that lacks the least, and
-    `verdict` says what a new one lacks; it has a candidate if only the relation to other work, or the maximum number
-    of nodes, is in the way. Without kinds of nodes, `nearest` is empty."""
-
-    ids: tuple[str, ...]
-    nearest: str = ""
-    verdict: Verdict | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """New nodes for pending work.
-
-    Attributes:
-        fits: Pending work that would run on existing nodes.
-        launches: The new nodes, with the work that would run on them.
-        unserved: What stays pending.
-        limits: Names of kinds of which the plan has the maximum number.
-    """
-
-    fits: tuple[AskId, ...]
-    launches: tuple[Launch, ...]
-    unserved: tuple[Unserved, ...]
-    limits: tuple[str, ...] = ()
-
-    @property
-    def price(self) -> float:
-        """What the new nodes cost together."""
-        return sum(each.count * each.template.price for each in self.launches)
 
 
 def plan(engine: Engine, catalog: Sequence[NodeTemplate]) -> Plan:
@@ -216,51 +166,3 @@ def _alone(engine: Engine, template: NodeTemplate, asks: Iterable[Ask]) -> Verdi
 def _lacking(verdict: Verdict) -> int:
     """How many reasons are in the way; a lack of resources counts twice, because nobody can lift it."""
     return 0 if verdict.candidates else sum(1 + isinstance(each.reason, NeverFits) for each in verdict.refusals)
-
-
-def wanting_a_node(engine: Engine, pending: Iterable[tuple[Ask, int]] = ()) -> list[tuple[Ask, int]]:
-    """Work that fits no existing node but would fit a new one: each kind with its number of pieces. Includes work that
-    is pending in the engine, and `pending`, which the engine does not know."""
-    fork = engine.fork()
-    for number, (ask, count) in enumerate(pending):
-        fork.apply(AsksSubmitted(replace(ask, id=f"{HYPOTHETICAL}/{number}"), 0, min(count, PIECES_MAX)))
-    fork.decide()
-    kinds: dict[object, list[Ask]] = {}
-    for id in fork.waiting:
-        for ask in _asks(fork, id):
-            kinds.setdefault(ask.shape_key, []).append(ask)
-    return [(asks[0], len(asks)) for asks in kinds.values() if served_by(fork, asks[0]) is not None]
-
-
-def served_by(engine: Engine, ask: Ask) -> NodeTemplate | None:
-    """The smallest new node that would take the ask; None if no new node would, for example because the ask must be
-    near work that runs elsewhere, or on a specific node."""
-    for index, choice in enumerate(ask.choices):
-        for labels in _labels_for(choice):
-            template = NodeTemplate(HYPOTHETICAL, choice.resources, labels)
-            fork = engine.fork()
-            fork.apply(NodeJoined(template.node(HYPOTHETICAL)))
-            if HYPOTHETICAL in fork.candidates(ask)[index]:
-                return template
-    return None
-
-
-def _asks(engine: Engine, id: str) -> tuple[Ask, ...]:
-    item = engine.item(id)
-    return (item,) if isinstance(item, Ask) else item.alternatives[0]
-
-
-def _labels_for(choice: Choice) -> Iterator[Labels]:
-    """For each term of a selector that a new node can match: the smallest set of labels that matches it."""
-    for term in choice.selector.terms:
-        labels = {requirement.key: _value_for(requirement) for requirement in term if not requirement.absent}
-        if not labels.keys() & IDENTITY_KEYS and None not in labels.values():
-            yield Labels({key: value for key, value in labels.items() if value is not None})
-
-
-def _value_for(requirement: Requirement) -> str | None:
-    """A value that the requirement accepts."""
-    near = [requirement.greater, requirement.less]
-    numbers = [str(bound + step) for bound in near if bound is not None for step in (-1, 1)]
-    found = (value for value in (*sorted(requirement.values), *numbers, "any", "other") if requirement.accepts(value))
-    return next(found, None)
