@@ -23,10 +23,6 @@ DECIDE_MAX = 1_000
 TRIAL_COST = 100
 """What a trial costs in addition to one for each pending piece of work and each new node."""
 
-COST_MAX = 40_000
-"""The maximum cost of all trials of one plan that only try to make it cheaper. A few of 10,000 pieces of work, or some
-hundreds of a few pieces."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -71,31 +67,30 @@ class Trials:
         """All work that needs no new node is placed."""
         self._priorities = sorted({engine.item(id).priority for id in engine.waiting}, reverse=True)
         self._pending = _pieces(base)
-        self._left = COST_MAX
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether more trials are allowed that only try to make the plan cheaper."""
-        return self._left > 0
+        self.cost = 0
+        """What all trials so far cost."""
 
     def of(self, counts: Mapping[str, int]) -> Trial:
         """The trial with these new nodes."""
-        return self._joined(
-            self.base, Counter(), Counter({name: counts[name] for name in self.kinds if name in counts})
-        )
+        new = Counter({name: counts[name] for name in self.kinds if counts.get(name)})
+        return self._joined(self.base, self._pending, Counter(), new)
+
+    def cost_of(self, counts: Mapping[str, int]) -> int:
+        """What the trial with these new nodes would cost."""
+        return TRIAL_COST + self._pending + sum(counts.values())
 
     def grown(self, trial: Trial, kind: str, count: int) -> Trial:
         """The same with more nodes, which join after the others."""
-        return self._joined(trial.engine, trial.counts, Counter({kind: count}))
+        return self._joined(trial.engine, sum(trial.pending), trial.counts, Counter({kind: count}))
 
-    def _joined(self, engine: Engine, had: Counter[str], more: Counter[str]) -> Trial:
+    def _joined(self, engine: Engine, pending: int, had: Counter[str], more: Counter[str]) -> Trial:
         fork, new = engine.fork(), dict[NodeId, str]()
         for name, count in more.items():
             new.update(dict.fromkeys(self._ids(name, self._had[name] + had[name], count), name))
         fork.apply(*(NodeJoined(self.kinds[name].node(id)) for id, name in new.items()))
         settle(fork)
         self.new.update(new)
-        self._left -= TRIAL_COST + self._pending + len(new)
+        self.cost += TRIAL_COST + pending + len(new)
         counts = had + more
         price = sum(count * self.kinds[name].price for name, count in counts.items())
         return Trial(fork, counts, self._pending_by_priority(fork), price)
@@ -123,9 +118,11 @@ def lacking(engine: Engine, item: Ask | Group) -> tuple[Ask, ...]:
     """The pieces of pending work that have no node: the ask, or members of the group."""
     if isinstance(item, Ask):
         return (item,)
-    placed = engine.placed if len(item.alternatives) > 1 else {}
-    taken = next((each for each in item.alternatives if any(member.id in placed for member in each)), None)
-    return tuple(member for member in taken or item.alternatives[0] if engine.is_pending(member.id))
+    for members in item.alternatives:
+        pending = tuple(member for member in members if engine.is_pending(member.id))
+        if len(pending) < len(members):  # the group has taken this alternative
+            return pending
+    return item.alternatives[0]
 
 
 def _end_the_ending(engine: Engine) -> None:
