@@ -1,4 +1,4 @@
-"""Growing a trial: one kind after the other joins, whichever serves the most work for its price.
+"""Growing a trial wave by wave: each one is of the kind that serves the most work for its price.
 
 Rule: every step is tried on a fork, so this also finds nodes for work that is tied to other work: groups, affinities,
 spreads. It is the slow way; `packing` proposes nodes for all other work at once.
@@ -36,7 +36,7 @@ class _Step(NamedTuple):
 
 
 def grow(trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[NodeTemplate]) -> Trial:
-    """The trial with more nodes of these kinds, until no more of them would serve anything."""
+    """The trial with more waves, until no more nodes of these kinds would serve anything."""
     kinds, cost_max = tuple(kinds), trials.cost + COST_MAX
     for _ in range(STEPS_MAX):
         if not any(trial.pending) or trials.cost > cost_max:
@@ -49,7 +49,7 @@ def grow(trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[Nod
 
 
 def _step(trials: Trials, trial: Trial, kind: NodeTemplate, nodes: int) -> _Step:
-    grown = trials.grown(trial, kind.name, nodes)
+    grown = trials.then(trial, {kind.name: nodes})
     return _Step(kind, nodes, sum(trial.pending) - sum(grown.pending), grown)
 
 

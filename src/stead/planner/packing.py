@@ -7,7 +7,7 @@ so it takes as long for 10,000 equal pieces of work as for 10.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -179,18 +179,11 @@ class Packing:
 
     def _shrink(self, bins: _Bins, counts: Counter[str]) -> None:
         """Replace nodes by cheaper ones that hold the same."""
-        for number in range(bins.size):
-            if not bins.is_new[number]:
-                continue
-            old = int(bins.kind[number])
-            fitting = [row for row in bins.would_hold(number) if self.prices[row] < self.prices[old]]
-            for row in sorted(fitting, key=lambda row: self.prices[row]):
-                counts[self._catalog[old].name] -= 1
-                if self._allowance.more(self._catalog[row], counts)[0] > 0:
-                    counts[self._catalog[row].name] += 1
-                    bins.kind[number] = row
-                    break
-                counts[self._catalog[old].name] += 1
+        for number, old, row in bins.cheaper(np.array(self.prices)):
+            counts[self._catalog[old].name] -= 1
+            may = self._allowance.more(self._catalog[row], counts)[0] > 0
+            counts[self._catalog[row if may else old].name] += 1
+            bins.kind[number] = row if may else old
 
 
 class _Bins:
@@ -254,18 +247,21 @@ class _Bins:
             self._apart[apart] = found
         return found
 
-    def would_hold(self, number: int) -> list[int]:
-        """The kinds that would take everything that is in a node."""
-        used = self._capacity[self.kind[number]] - self._free[number]
-        fits: NDArray[np.bool_] = self._takes[number] & (self._capacity >= used).all(axis=1)
-        rows: list[int] = np.flatnonzero(fits).tolist()
-        return rows
+    def cheaper(self, prices: NDArray[np.float64]) -> list[tuple[int, int, int]]:
+        """The new nodes for which a cheaper kind would do: each with its kind and the cheapest such kind."""
+        kind = self.kind[: self.size]
+        used = self._capacity[kind] - self._free[: self.size]
+        fits = self._takes[: self.size] & (self._capacity[None] >= used[:, None]).all(axis=2)
+        cost = np.where(fits, prices, np.inf)
+        best = cost.argmin(axis=1)
+        where = np.flatnonzero(self.is_new[: self.size] & (cost.min(axis=1, initial=np.inf) < prices[kind]))
+        return [(int(number), int(kind[number]), int(best[number])) for number in where]
 
 
 def proposals(
-    packing: Packing, had: Mapping[str, int], start: Mapping[str, int], by_priority: bool
+    packing: Packing, orders: Iterable[Order], start: Mapping[str, int], by_priority: bool
 ) -> Iterator[Packed]:
-    """Different proposals for the same work."""
+    """Different proposals for the same work. The nodes in `start` are there and empty."""
     for choice in (Choice.BY_PIECE, Choice.BY_WHOLE):
-        for order in Order:
-            yield packing.packed(order, choice, had, start, by_priority)
+        for order in orders:
+            yield packing.packed(order, choice, start, start, by_priority)

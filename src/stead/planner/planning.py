@@ -6,8 +6,7 @@ Rule: new nodes are hypothetical nodes of a fork, and the engine decides what ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from stead.engine.engine import Engine
 from stead.language.asks import Ask, AskId
@@ -20,7 +19,7 @@ from stead.planner.lacking import unserved
 from stead.planner.packing import Choice, Order, Packing, proposals
 from stead.planner.plans import NO_LIMITS, NO_STOCK, Launch, Limits, Plan, Stock
 from stead.planner.showroom import Showroom
-from stead.planner.trials import Trial, Trials
+from stead.planner.trials import WAVES_FACTOR, Trial, Trials
 
 ROUNDS_MAX = 20
 """The maximum number of rounds in which a plan gets more nodes."""
@@ -64,9 +63,10 @@ class _Planner:
         for counts in self._proposed(packing):
             if best.counts != self._least and self._is_dear(counts):
                 break
-            best = self._better(best, self._pruned(self._completed(self.trials.of(counts))))
+            best = self._better(best, self._completed(self.trials.of(counts)))
         if any(best.pending) and sum(best.pending) <= SMALL:
-            best = self._better(best, self._pruned(self._grown(self.trials.of(self._least))))
+            grown = grow(self.trials, self.trials.of(self._least), self.allowance, self._of_use(best))
+            best = self._better(best, self._in_one_wave(self._pruned(grown)))
         best = self._better_than_alone(best, packing)
         if not self._least and best.price <= packing.least_price():
             return best
@@ -74,9 +74,10 @@ class _Planner:
 
     def _proposed(self, packing: Packing) -> list[Counter[str]]:
         """Different proposals, those first that leave out the least work and are the cheapest."""
-        found = list(proposals(packing, self._least, self._least, by_priority=False))
+        orders = (Order.DEAREST,) if self._is_dear(self._least) else tuple(Order)
+        found = list(proposals(packing, orders, self._least, by_priority=False))
         if min(each.left for each in found):  # limits forbid some of it
-            found = list(proposals(packing, self._least, self._least, by_priority=True))
+            found = list(proposals(packing, orders, self._least, by_priority=True))
         found.sort(key=lambda each: (each.left, each.price))
         different = {tuple(sorted(each.counts.items())): self._least + each.counts for each in found}
         return list(different.values())[:PROPOSALS_MAX]
@@ -86,30 +87,39 @@ class _Planner:
         return self.trials.cost_of(counts) > IMPROVING_COST_MAX // PROPOSALS_MAX
 
     def _completed(self, trial: Trial) -> Trial:
-        """With nodes for the work that the engine does not place: it places work in turn, so it packs less tightly."""
+        """With more waves for the work that the engine does not place: it places work in turn, wherever the work fits,
+        so it packs less tightly than a proposal does."""
         for _ in range(ROUNDS_MAX):
             if not any(trial.pending):
                 break
             wants = demand_of(trial.engine, self.showroom, is_retry=True)
             packing = Packing(self.showroom.catalog, wants, self.allowance)
-            more = packing.packed(Order.DEAREST, Choice.BY_WHOLE, trial.counts, {}, by_priority=True)
-            found = self.trials.of(trial.counts + more.counts) if more.counts else trial
+            more = packing.packed(Order.DEAREST, Choice.BY_WHOLE, trial.counts, {}, by_priority=True).counts
+            found = self.trials.then(trial, more) if more else trial
             if found.pending >= trial.pending:
-                found = self._grown(trial)
+                kinds = self._of_use(trial)
+                found = grow(self.trials, trial, self.allowance, kinds) if kinds else trial
             if found.pending >= trial.pending:
                 break
             trial = found
-        return trial
+        return self._in_one_wave(self._pruned(trial))
 
-    def _grown(self, trial: Trial) -> Trial:
-        """Nodes that join one after the other may serve more than nodes that join at once, so both are tried in turns."""
+    def _in_one_wave(self, trial: Trial) -> Trial:
+        """The same nodes, and perhaps some more, in one wave, if that is not worse."""
+        best = trial
         for _ in range(ROUNDS_MAX):
-            kinds = self._of_use(trial)
-            more = grow(self.trials, trial, self.allowance, kinds) if kinds else trial
-            if more.counts == trial.counts:
+            if len(trial.waves) < 2 or self._is_dear(trial.counts):
                 break
-            trial = self.trials.of(more.counts)
-        return trial
+            once = self.trials.of(trial.counts)
+            if once.badness < best.badness or once.pending <= best.pending:
+                return self._pruned(once)
+            wants = demand_of(once.engine, self.showroom, is_retry=True)
+            packing = Packing(self.showroom.catalog, wants, self.allowance)
+            more = packing.packed(Order.DEAREST, Choice.BY_WHOLE, once.counts, {}, by_priority=True).counts
+            trial = self.trials.then(once, more)
+            if not more or trial.price > WAVES_FACTOR * best.price:
+                break
+        return best
 
     def _of_use(self, trial: Trial) -> list[NodeTemplate]:
         """The kinds that would take pending work, as far as it does not depend on other work."""
@@ -122,12 +132,16 @@ class _Planner:
 
     def _pruned(self, trial: Trial) -> Trial:
         """The same without new nodes that have no work, if that serves as much."""
-        new = self.trials.new
         while True:
-            used = Counter(new[node] for node in set(trial.engine.placed.values()) if node in new)
-            if (used | self._least) == trial.counts:
+            waves = [Counter[str]() for _ in trial.waves]
+            for node in set(trial.engine.placed.values()) & trial.new.keys():
+                wave, kind = trial.new[node]
+                waves[wave][kind] += 1
+            if self._least:
+                waves[0] |= self._least
+            if waves == list(trial.waves):
                 return trial
-            fewer = self.trials.of(used | self._least)
+            fewer = self.trials.of(*waves)
             if fewer.badness >= trial.badness:
                 return trial
             trial = fewer
@@ -138,7 +152,8 @@ class _Planner:
         counts = self._least + alone.counts
         price = sum(count * self.trials.kinds[name].price for name, count in counts.items())
         if price < best.price or any(best.pending):
-            best = self._better(best, self._pruned(self._completed(self.trials.of(counts))))
+            trial = self.trials.of(counts)
+            best = self._better(best, trial if self._is_dear(counts) else self._completed(trial))
         return best
 
     @staticmethod
@@ -148,7 +163,7 @@ class _Planner:
 
 def _written(engine: Engine, planner: _Planner, trial: Trial, stock: Stock) -> Plan:
     trials, allowance, catalog = planner.trials, planner.allowance, planner.showroom.catalog
-    serves: dict[str | None, list[AskId]] = {}
+    serves: dict[tuple[int, str] | None, list[AskId]] = {}
     arrives: dict[str, list[AskId]] = {}
     before = engine.placed
     for id, node in trial.engine.placed.items():
@@ -156,21 +171,19 @@ def _written(engine: Engine, planner: _Planner, trial: Trial, stock: Stock) -> P
             if node in trials.coming:
                 arrives.setdefault(trials.coming[node], []).append(id)
             else:
-                serves.setdefault(trials.new.get(node), []).append(id)
+                serves.setdefault(trial.new.get(node), []).append(id)
     pending = tuple(unserved(trial, planner.showroom, allowance))
     full = [allowance.more(trials.kinds[name], trial.counts) for name in trial.counts]
     reached = [name for more, name in full if not more] + [each.limit for each in pending if each.limit]
-    return Plan(
-        tuple(serves.get(None, ())),
-        _launches(catalog, trial.counts, serves),
-        pending,
-        tuple(dict.fromkeys(reached)),
-        _launches(catalog, stock.coming, arrives),
+    launches = (
+        Launch(trials.kinds[name], count, tuple(serves.get((number, name), ())), number)
+        for number, wave in enumerate(trial.waves)
+        for name, count in wave.items()
     )
-
-
-def _launches(
-    catalog: Iterable[NodeTemplate], counts: Mapping[str, int], serves: Mapping[Any, Sequence[AskId]]
-) -> tuple[Launch, ...]:
-    wanted = [(kind, counts.get(kind.name, 0)) for kind in catalog]
-    return tuple(Launch(kind, count, tuple(serves.get(kind.name, ()))) for kind, count in wanted if count)
+    coming = (
+        Launch(kind, stock.coming[kind.name], tuple(arrives.get(kind.name, ())))
+        for kind in catalog
+        if stock.coming.get(kind.name)
+    )
+    reached = list(dict.fromkeys(reached))
+    return Plan(tuple(serves.get(None, ())), tuple(launches), pending, tuple(reached), tuple(coming))
