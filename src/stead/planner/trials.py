@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, NodeJoined
-from stead.language.asks import Ask, Group
+from stead.language.asks import Ask, AskId, Group
 from stead.language.nodes import NodeId, NodeTemplate
 from stead.planner.plans import HYPOTHETICAL, Stock
 
@@ -30,12 +30,14 @@ WAVES_FACTOR = 1.1
 @dataclass(frozen=True, slots=True)
 class Trial:
     """New nodes have joined `engine`, one wave after the other; `waves` are the counts of each kind, and `new` says of
-    which wave and kind each node is. `pending` is how much work stays pending, for each priority, highest first."""
+    which wave and kind each node is. `pending` is how much work stays pending, for each priority, highest first, and
+    `regret` how far new nodes are from what work prefers."""
 
     engine: Engine
     waves: tuple[Counter[str], ...]
     new: Mapping[NodeId, tuple[int, str]]
     pending: tuple[int, ...]
+    regret: int
     price: float
 
     @property
@@ -44,11 +46,12 @@ class Trial:
         return sum(self.waves, Counter[str]())
 
     @property
-    def badness(self) -> tuple[tuple[int, ...], float, float]:
-        """Of two trials, the one with the lower value is better: it serves more, or costs less. One wave is better than
-        several, because nobody knows which nodes join first; so several must be worth it."""
+    def badness(self) -> tuple[tuple[int, ...], int, float, float]:
+        """Of two trials, the one with the lower value is better: it serves more, or serves work as it prefers, or costs
+        less. One wave is better than several, because nobody knows which nodes join first; so several must be worth
+        it."""
         factor = WAVES_FACTOR if len(self.waves) > 1 else 1.0
-        return self.pending, self.price * factor, sum(self.counts.values()) * factor
+        return self.pending, self.regret, self.price * factor, sum(self.counts.values()) * factor
 
 
 class Trials:
@@ -77,12 +80,14 @@ class Trials:
         priorities = {item.priority for items in engine.pending for item in items}
         self._priorities = sorted(priorities, reverse=True)
         self.pending = self._pending_by_priority(base)
+        self.preferred: dict[AskId, Mapping[str, int]] = {}
+        """For work that prefers some kinds of nodes: how many better kinds there are than each kind."""
         self.cost = 0
         """What all trials so far cost."""
 
     def of(self, *waves: Mapping[str, int]) -> Trial:
         """The trial with these new nodes."""
-        trial = Trial(self.base, (), {}, self.pending, 0.0)
+        trial = Trial(self.base, (), {}, self.pending, 0, 0.0)
         for wave in waves:
             trial = self.then(trial, wave) if any(wave.values()) else trial
         return trial
@@ -99,11 +104,17 @@ class Trials:
         number = len(trial.waves)
         price = trial.price + sum(count * self.kinds[name].price for name, count in more.items())
         all_new = {**trial.new, **{id: (number, name) for id, name in new.items()}}
-        return Trial(fork, (*trial.waves, more), all_new, self._pending_by_priority(fork), price)
+        regret = self._regret(fork, all_new)
+        return Trial(fork, (*trial.waves, more), all_new, self._pending_by_priority(fork), regret, price)
 
     def cost_of(self, counts: Mapping[str, int]) -> int:
         """What the trial with these new nodes in one wave would cost."""
         return TRIAL_COST + sum(self.pending) + sum(counts.values())
+
+    def _regret(self, engine: Engine, new: Mapping[NodeId, tuple[int, str]]) -> int:
+        placed = engine.placed if self.preferred else {}
+        where = ((kinds, new.get(placed.get(id, ""))) for id, kinds in self.preferred.items())
+        return sum(kinds.get(node[1], 0) for kinds, node in where if node is not None)
 
     def _ids(self, name: str, had: int, count: int) -> list[NodeId]:
         return [f"{HYPOTHETICAL}/{name}/{number + 1}" for number in range(had, had + count)]
