@@ -201,6 +201,11 @@ class Lines:
         """The nodes where more free resources could help a sleeper."""
         return self._hopes.map.get(sleeper, 0)
 
+    @property
+    def sleepers(self) -> Iterable[Sleeper]:
+        """The shapes of all pending work."""
+        return self._lines
+
     def shapes(self) -> Iterator[Shape]:
         """The shapes of pending asks."""
         return (sleeper for sleeper in self._lines if isinstance(sleeper, Shape))
@@ -314,6 +319,8 @@ class Lines:
     def wake(self, fleet: Fleet) -> None:
         """Wake the sleepers that the latest changes could help."""
         for column, row in fleet.news.take():
+            if len(self._ready) == len(self._lines.map):  # all are awake
+                break
             for sleeper in self._readers.read(column):
                 if sleeper in self._ready:
                     continue

@@ -6,163 +6,196 @@ Rule: new nodes are hypothetical nodes of a fork, and the engine decides what ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from stead.engine.decisions import Verdict
 from stead.engine.engine import Engine
-from stead.engine.facts import NodeJoined
-from stead.engine.reasons import NeverFits
-from stead.language.asks import Ask, AskId, Group
-from stead.language.nodes import NodeId, NodeTemplate
-from stead.planner.plans import HYPOTHETICAL, Launch, Plan, Unserved
+from stead.language.asks import Ask, AskId
+from stead.language.nodes import NodeTemplate
+from stead.planner.allowance import Allowance
+from stead.planner.demand import demand_of
+from stead.planner.growing import grow
+from stead.planner.improving import improved
+from stead.planner.lacking import unserved
+from stead.planner.packing import Choice, Order, Packing, proposals
+from stead.planner.plans import NO_LIMITS, NO_STOCK, Launch, Limits, Plan, Stock
+from stead.planner.showroom import Showroom
+from stead.planner.trials import WAVES_FACTOR, Trial, Trials
 
-ROUNDS_MAX = 1_000
-"""The maximum number of calls of `Engine.decide` until a fork is settled, and of rounds in which a plan grows."""
+ROUNDS_MAX = 20
+"""The maximum number of rounds in which a plan gets more nodes."""
+
+PROPOSALS_MAX = 3
+"""The maximum number of proposals that the engine decides on."""
+
+IMPROVING_COST_MAX = 8_000
+"""The maximum cost of all trials of a plan that only try to make it cheaper."""
+
+SMALL = 200
+"""Up to this much pending work, nodes are also found step by step if the proposals leave any of it pending."""
 
 
-def plan(engine: Engine, catalog: Sequence[NodeTemplate]) -> Plan:
-    """New nodes of these kinds for all pending work that they can serve: in each step those that serve the most work
-    for their price, and none that would have no work. `count_max` limits each kind. Nothing is changed."""
-    kinds, counts = {template.name: template for template in catalog}, Counter[str]()
-    final = _joined(engine, [])
-    for _ in range(ROUNDS_MAX):  # nodes that join one after the other can serve more than nodes that join together
-        more = _grown(final, catalog, counts)
-        if not more:
-            break
-        counts += more
-        final = _joined(engine, [(kinds[name], 0, count) for name, count in counts.items()])
-    counts, final = _without_idle(engine, kinds, counts, final)
-    kind_of = {node: _kind_of(node, kinds) for node in final.placed.values()}
-    serves: dict[str | None, list[AskId]] = {}
-    for id, node in final.placed.items():
-        if id not in engine.placed:
-            serves.setdefault(kind_of[node], []).append(id)
-    return Plan(
-        tuple(serves.get(None, ())),
-        tuple(Launch(kinds[name], count, tuple(serves[name])) for name, count in counts.items()),
-        tuple(_unserved(final, catalog)),
-        tuple(name for name, count in counts.items() if count == kinds[name].count_max),
+def plan(engine: Engine, catalog: Sequence[NodeTemplate], limits: Limits = NO_LIMITS, stock: Stock = NO_STOCK) -> Plan:
+    """New nodes of these kinds for all pending work that they can serve, as cheap as found, and for the minimum of each
+    kind. Nothing is changed.
+
+    What fits existing nodes, and then nodes that are coming, needs no new node. The engine places all work that the
+    plan serves once the coming nodes and then the new nodes have joined.
+    """
+    trials = Trials(engine, catalog, stock)
+    planner = _Planner(trials, Showroom(catalog, engine.claims), Allowance(engine, catalog, limits, stock))
+    return _written(engine, planner, planner.best(), stock)
+
+
+class _Planner:
+    """One plan: `best` tells how it is made."""
+
+    def __init__(self, trials: Trials, showroom: Showroom, allowance: Allowance) -> None:
+        self.trials, self.showroom, self.allowance = trials, showroom, allowance
+        self._least = allowance.for_minimum()
+
+    def best(self) -> Trial:
+        """The best trial that was found: it serves the most work, by priority, and then it is the cheapest."""
+        best = self.trials.of(self._least)
+        if not any(best.pending):
+            return best
+        self.trials.preferred.update(self._preferred())
+        wants = demand_of(self.trials.base, self.showroom)
+        packing = Packing(self.showroom.catalog, wants, self.allowance)
+        for counts in self._proposed(packing):
+            if best.counts != self._least and self._is_dear(counts):
+                break
+            best = self._better(best, self._completed(self.trials.of(counts)))
+        if any(best.pending) and sum(best.pending) <= SMALL:
+            grown = grow(self.trials, self.trials.of(self._least), self.allowance, self._of_use(best))
+            best = self._better(best, self._in_one_wave(self._pruned(grown)))
+        best = self._better_than_alone(best, packing)
+        if not self._least and not best.regret and best.price <= packing.least_price():
+            return best
+        return improved(self.trials, best, self._least, self.allowance, IMPROVING_COST_MAX)
+
+    def _proposed(self, packing: Packing) -> list[Counter[str]]:
+        """Different proposals, those first that leave out the least work and are the cheapest."""
+        orders = (Order.DEAREST,) if self._is_dear(self._least) else tuple(Order)
+        found = list(proposals(packing, orders, self._least, by_priority=False))
+        if min(each.left for each in found):  # limits forbid some of it
+            found = list(proposals(packing, orders, self._least, by_priority=True))
+        found.sort(key=lambda each: (each.left, each.price))
+        different = {tuple(sorted(each.counts.items())): self._least + each.counts for each in found}
+        return list(different.values())[:PROPOSALS_MAX]
+
+    def _is_dear(self, counts: Counter[str]) -> bool:
+        """Whether a trial costs too much to be only one of several."""
+        return self.trials.cost_of(counts) > IMPROVING_COST_MAX // PROPOSALS_MAX
+
+    def _completed(self, trial: Trial) -> Trial:
+        """With more waves for the work that the engine does not place: it places work in turn, wherever the work fits,
+        so it packs less tightly than a proposal does."""
+        for _ in range(ROUNDS_MAX):
+            if not any(trial.pending):
+                break
+            wants = demand_of(trial.engine, self.showroom, is_retry=True)
+            packing = Packing(self.showroom.catalog, wants, self.allowance)
+            more = packing.packed(Order.DEAREST, Choice.BY_WHOLE, trial.counts, {}, by_priority=True).counts
+            found = self.trials.then(trial, more) if more else trial
+            if found.pending >= trial.pending:
+                kinds = self._of_use(trial)
+                found = grow(self.trials, trial, self.allowance, kinds) if kinds else trial
+            if found.pending >= trial.pending:
+                break
+            trial = found
+        return self._in_one_wave(self._pruned(trial))
+
+    def _in_one_wave(self, trial: Trial) -> Trial:
+        """The same nodes, and perhaps some more, in one wave, if that is not worse."""
+        best = trial
+        for _ in range(ROUNDS_MAX):
+            if len(trial.waves) < 2 or self._is_dear(trial.counts):
+                break
+            once = self.trials.of(trial.counts)
+            if once.badness < best.badness or once.pending <= best.pending:
+                return self._pruned(once)
+            wants = demand_of(once.engine, self.showroom, is_retry=True)
+            packing = Packing(self.showroom.catalog, wants, self.allowance)
+            more = packing.packed(Order.DEAREST, Choice.BY_WHOLE, once.counts, {}, by_priority=True).counts
+            trial = self.trials.then(once, more)
+            if not more or trial.price > WAVES_FACTOR * best.price:
+                break
+        return best
+
+    def _preferred(self) -> Iterator[tuple[AskId, dict[str, int]]]:
+        """Work that prefers some kinds of nodes to others, with the number of better kinds for each."""
+        catalog = self.showroom.catalog
+        for items in self.trials.base.pending:
+            first = items[0]
+            if isinstance(first, Ask) and (first.prefers or len(first.choices) > 1 or self.showroom.has_soft_taints):
+                tiers = self.showroom.tiers(first)
+                ranks = {catalog[row].name: rank for rank, tier in enumerate(tiers) for row in tier.kinds}
+                if len(tiers) > 1:
+                    yield from ((item.id, ranks) for item in items)
+
+    def _of_use(self, trial: Trial) -> list[NodeTemplate]:
+        """The kinds that would take pending work, as far as it does not depend on other work."""
+        rows = set[int]()
+        for items in trial.engine.pending:
+            first = items[0]
+            for ask in (first,) if isinstance(first, Ask) else first.all_members:
+                rows.update(row for tier in self.showroom.tiers(ask) for row in tier.kinds)
+        return [self.showroom.catalog[row] for row in sorted(rows)]
+
+    def _pruned(self, trial: Trial) -> Trial:
+        """The same without new nodes that have no work, if that serves as much."""
+        while True:
+            waves = [Counter[str]() for _ in trial.waves]
+            for node in set(trial.engine.placed.values()) & trial.new.keys():
+                wave, kind = trial.new[node]
+                waves[wave][kind] += 1
+            if self._least:
+                waves[0] |= self._least
+            if waves == list(trial.waves):
+                return trial
+            fewer = self.trials.of(*waves)
+            if fewer.badness >= trial.badness:
+                return trial
+            trial = fewer
+
+    def _better_than_alone(self, best: Trial, packing: Packing) -> Trial:
+        """Never worse than new nodes for each kind of work on its own."""
+        alone = packing.packed(Order.DEAREST, Choice.ALONE, self._least, {}, by_priority=True)
+        counts = self._least + alone.counts
+        price = sum(count * self.trials.kinds[name].price for name, count in counts.items())
+        if price < best.price or any(best.pending):
+            trial = self.trials.of(counts)
+            best = self._better(best, trial if self._is_dear(counts) else self._completed(trial))
+        return best
+
+    @staticmethod
+    def _better(one: Trial, other: Trial) -> Trial:
+        return other if other.badness < one.badness else one
+
+
+def _written(engine: Engine, planner: _Planner, trial: Trial, stock: Stock) -> Plan:
+    trials, allowance, catalog = planner.trials, planner.allowance, planner.showroom.catalog
+    serves: dict[tuple[int, str] | None, list[AskId]] = {}
+    arrives: dict[str, list[AskId]] = {}
+    before = engine.placed
+    for id, node in trial.engine.placed.items():
+        if id not in before:
+            if node in trials.coming:
+                arrives.setdefault(trials.coming[node], []).append(id)
+            else:
+                serves.setdefault(trial.new.get(node), []).append(id)
+    pending = tuple(unserved(trial, planner.showroom, allowance))
+    full = [allowance.more(trials.kinds[name], trial.counts) for name in trial.counts]
+    reached = [name for more, name in full if not more] + [each.limit for each in pending if each.limit]
+    launches = (
+        Launch(trials.kinds[name], count, tuple(serves.get((number, name), ())), number)
+        for number, wave in enumerate(trial.waves)
+        for name, count in wave.items()
     )
-
-
-def _kind_of(node: NodeId, kinds: Container[str]) -> str | None:
-    """The kind of a new node; None for one that exists."""
-    begin, _, rest = node.partition("/")
-    name = rest.rpartition("/")[0]
-    return name if begin == HYPOTHETICAL and name in kinds else None
-
-
-def _without_idle(
-    engine: Engine, kinds: Mapping[str, NodeTemplate], counts: Counter[str], final: Engine
-) -> tuple[Counter[str], Engine]:
-    """The same without new nodes that have no work, if that serves as much."""
-    while True:
-        used = Counter(name for node in set(final.placed.values()) if (name := _kind_of(node, kinds)) is not None)
-        if used == counts:
-            return counts, final
-        fewer = _joined(engine, [(kinds[name], 0, used[name]) for name in counts])
-        if len(fewer.placed) < len(final.placed):
-            return counts, final
-        counts, final = used, fewer
-
-
-def _grown(current: Engine, catalog: Sequence[NodeTemplate], counts: Counter[str]) -> Counter[str]:
-    """How many nodes of each kind to add to these, until no more of them would serve anything."""
-    added: Counter[str] = Counter()
-    for _ in range(ROUNDS_MAX):
-        had = counts + added
-        trials = [_first_of_use(current, template, had[template.name]) for template in catalog]
-        found = [trial for trial in trials if trial is not None]
-        if not found:
-            break
-        best = max(found, key=lambda trial: trial.worth)
-        best = _as_many_as_pay(current, best, had[best.template.name])
-        current = best.engine
-        added[best.template.name] += best.nodes
-    return added
-
-
-class _Trial(NamedTuple):
-    """`nodes` new nodes of a kind serve `gain` asks more; `engine` is the fork with them."""
-
-    template: NodeTemplate
-    nodes: int
-    gain: int
-    engine: Engine
-
-    @property
-    def worth(self) -> tuple[float, int]:
-        """How much work for the price; at the same price, nodes with fewer kinds of resources are better."""
-        return self.gain / (self.nodes * (self.template.price or 1.0)), -len(self.template.capacity)
-
-
-def _tried(current: Engine, template: NodeTemplate, had: int, count: int) -> _Trial:
-    fork = _joined(current, [(template, had, count)])
-    return _Trial(template, count, len(fork.placed) - len(current.placed), fork)
-
-
-def _first_of_use(current: Engine, template: NodeTemplate, had: int) -> _Trial | None:
-    """The fewest new nodes of a kind that serve anything: one, or for groups up to one for each member."""
-    most = min(template.count_max - had, max((_members(current, id) for id in current.waiting), default=0))
-    for count in sorted({min(1 << power, most) for power in range(most.bit_length() + 1)} if most > 0 else ()):
-        trial = _tried(current, template, had, count)
-        if trial.gain > 0:
-            return trial
-    return None
-
-
-def _as_many_as_pay(current: Engine, trial: _Trial, had: int) -> _Trial:
-    """Twice as many nodes of the kind each time, as long as each serves as much as the first ones."""
-    while had + 2 * trial.nodes <= trial.template.count_max:
-        more = _tried(current, trial.template, had, 2 * trial.nodes)
-        if more.gain < 2 * trial.gain:
-            break
-        trial = more
-    return trial
-
-
-def _joined(engine: Engine, new: Iterable[tuple[NodeTemplate, int, int]]) -> Engine:
-    """A fork in which new nodes have joined and everything is decided. Each entry is a kind of node, the number of new
-    ones that there are already, and how many join."""
-    fork = engine.fork()
-    for template, had, count in new:
-        ids = (f"{HYPOTHETICAL}/{template.name}/{number + 1}" for number in range(had, had + count))
-        fork.apply(*(NodeJoined(template.node(id)) for id in ids))
-    for _ in range(ROUNDS_MAX):
-        fork.decide()
-        if fork.next_moment is None or fork.next_moment > fork.now:
-            break
-    return fork
-
-
-def _members(engine: Engine, id: str) -> int:
-    item = engine.item(id)
-    return len(item.all_members) if isinstance(item, Group) else 1
-
-
-def _unserved(engine: Engine, catalog: Sequence[NodeTemplate]) -> Iterator[Unserved]:
-    """What is still pending: equal asks together, each group alone."""
-    kinds: dict[object, list[str]] = {}
-    for id in engine.waiting:
-        item = engine.item(id)
-        kinds.setdefault(item.shape_key if isinstance(item, Ask) else id, []).append(id)
-    for ids in kinds.values():
-        item = engine.item(ids[0])
-        asks = (item,) if isinstance(item, Ask) else item.alternatives[0]
-        verdicts = {template.name: _alone(engine, template, asks) for template in catalog}
-        nearest = min(verdicts, key=lambda name: _lacking(verdicts[name]), default="")
-        yield Unserved(tuple(ids), nearest, verdicts.get(nearest))
-
-
-def _alone(engine: Engine, template: NodeTemplate, asks: Iterable[Ask]) -> Verdict:
-    """What a new node of this kind lacks, if it were the only node: for the ask that lacks the most there."""
-    alone = Engine(engine.settings, engine.solver)
-    alone.apply(NodeJoined(template.node(HYPOTHETICAL)))
-    found = [verdict for ask in asks for verdict in alone.explain(ask).verdicts[:1]]
-    return max(found, key=_lacking)
-
-
-def _lacking(verdict: Verdict) -> int:
-    """How many reasons are in the way; a lack of resources counts twice, because nobody can lift it."""
-    return 0 if verdict.candidates else sum(1 + isinstance(each.reason, NeverFits) for each in verdict.refusals)
+    coming = (
+        Launch(kind, stock.coming[kind.name], tuple(arrives.get(kind.name, ())))
+        for kind in catalog
+        if stock.coming.get(kind.name)
+    )
+    reached = list(dict.fromkeys(reached))
+    return Plan(tuple(serves.get(None, ())), tuple(launches), pending, tuple(reached), tuple(coming))
