@@ -111,9 +111,9 @@ class World:
             case RetirementCancelled(_, _, node):
                 self.apply(NodeDrained(node, False), NodeLabelled(node, removed=(RETIRING,)))
             case NodeRetired(launch) | LaunchEnded(launch) | NodeLost(launch):
-                instance = self.instances.pop(launch, None)
-                if instance is not None and instance.node:
-                    self.apply(NodeLeft(instance.node))
+                gone = self.instances.pop(launch, None)
+                if gone is not None and gone.node:
+                    self.apply(NodeLeft(gone.node))
 
     def join(self, *launches: LaunchId, **differences: object) -> None:
         """The nodes of these launches, or of all that have not joined, join as described, except for `differences`."""
