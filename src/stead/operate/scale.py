@@ -22,8 +22,9 @@ from stead.engine.scaling.decisions import (
     ScaleDecision,
 )
 from stead.operate.known_fields import picked
-from stead.operate.plans import PlanView, plan_json, plan_of, plan_view
+from stead.operate.plans import PlanView, limits_json, limits_of, plan_json, plan_of, plan_view
 from stead.operate.views import amounts
+from stead.planner.plans import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
     from stead.planner.scaler import Scaler
@@ -122,6 +123,7 @@ class ScaleView:
     price: float
     plan: PlanView | None = None
     proposals: tuple[MoveView, ...] = ()
+    limits: Limits = NO_LIMITS
     is_silent: bool = False
     tallied: Tallied = Tallied()
 
@@ -173,7 +175,8 @@ def scale_view(scaler: Scaler, engine: Engine, provider: str, at: float, began: 
         for each in scaler.standing
     )
     plan = None if scaler.plan is None else plan_view(scaler.plan, is_like=False)
-    return ScaleView(at, provider, kinds, launches, nodes, sum(each.price for each in nodes), plan)
+    price = sum(each.price for each in nodes)
+    return ScaleView(at, provider, kinds, launches, nodes, price, plan, limits=scaler.limits)
 
 
 class Reports:
@@ -224,6 +227,7 @@ def scale_json(view: ScaleView | None) -> dict[str, Any]:
                 }
                 for each in view.proposals
             ],
+            "limits": limits_json(view.limits),
             "tallied": _fields(view.tallied),
         }
     }
@@ -251,6 +255,7 @@ def scale_of(found: Mapping[str, Any]) -> ScaleView | None:
             MoveView(tuple(each["nodes"]), tuple((move["id"], move["node"]) for move in each["moves"]), each["saves"])
             for each in given["proposals"]
         ),
+        limits_of(given["limits"]),
         given["is_silent"],
         _picked(given["tallied"], Tallied),
     )
