@@ -25,6 +25,7 @@ from stead.engine.scaling.decisions import (
 )
 from stead.language.labels import Labels
 from stead.language.nodes import NodeId
+from stead.operate.scale import Tallied
 from stead.planner.instances import LaunchFailed
 from stead.planner.scaler import RETIRING, Scaler, Seen
 from stead.sim.provider import SimProvider
@@ -57,8 +58,10 @@ class SimAutoscaler:
         self._scaling, self._cluster, self._controller = scaling, cluster, controller
         self._ids = (f"launch-{number}" for number in count(1))
         self._failures: list[LaunchFailed] = []
-        self._in_a_row = 0
+        self._in_a_row, self._has_begun = 0, False
         self._counts: dict[str, Counter[type]] = {kind.name: Counter() for kind in scaling.catalog}
+        self.title = "simulated nodes"
+        self.tallied = Tallied()
         self.provider = SimProvider(scaling, taken)
         self.scaler = self._new_scaler()
 
@@ -73,7 +76,7 @@ class SimAutoscaler:
     @property
     def next_moment(self) -> float | None:
         """When to call `step` if nothing happens before; None if nothing more will be decided."""
-        if self._failures:
+        if self._failures or not self._has_begun:
             return self._cluster.now()
         moments = [self.provider.next_moment]
         if self._in_a_row < FAILURES_MAX or self.provider.may_recover(self._cluster.now()):
@@ -82,7 +85,7 @@ class SimAutoscaler:
 
     def step(self) -> list[ScaleDecision]:
         """Report the nodes that have joined or were taken back, decide, and carry the decisions out."""
-        now = self._cluster.now()
+        now, self._has_begun = self._cluster.now(), True
         self._cluster.inject(*self.provider.happened(now))
         failures, self._failures = self._failures, []
         decisions = self.scaler.step(Seen(now, self._controller.engine, self.provider.listed(), failures))
@@ -91,6 +94,7 @@ class SimAutoscaler:
             kind = decision.template.name if isinstance(decision, NodeRequested) else decision.kind
             self._counts.setdefault(kind, Counter())[type(decision)] += 1
         if decisions:
+            self.tallied = self.tallied.plus(decisions)
             self._cluster.tell(decisions)
         return decisions
 
