@@ -109,7 +109,7 @@ class Scaler:
         self._requests: deque[float] = deque(maxlen=max(1, settings.launches_per_minute))
         self._pending: dict[str, float] = {}  # pending work, and since when
         self._planned = -inf  # when the latest plan was made
-        self._planned_for: object = None
+        self._state: object = None  # what plans depend on, as of the latest step
         self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
         self._is_current = False  # whether the latest plan is for the cluster as it is
         self._due: list[float] = []
@@ -181,7 +181,7 @@ class Scaler:
     def _hold_back(self, new: Launch) -> None:
         """Launch this later; plan again then."""
         self._held_back.update(new.serves)
-        self._planned_for = None
+        self._state = None
 
     def _new_plan(self, expected: Engine) -> Plan | None:
         """A plan, if the cluster has changed since the latest one, `settle_s` has passed, and launches are allowed."""
@@ -189,14 +189,14 @@ class Scaler:
         catalog = self._open_catalog(expected, {rest.kind for rest in rests})
         stock = self.stock = self._stock()
         is_short = any(self._missing(template, stock) for template in catalog)
-        self._is_current = not self._pending
         if not self._pending and not is_short:
-            self.plan, self._planned_for = Plan((), (), ()), None
+            self.plan, self._state, self._is_current = Plan((), (), ()), None, True
             return None
         self._due += [rest.until for rest in rests]
         state = (expected.waiting, expected.placed, dict(expected.nodes), expected.used, stock, catalog)
-        if self._planned_for == state:
-            self._is_current = True
+        self._is_current = self._is_current and self._state == state
+        self._state = state
+        if self._is_current:
             return None
         settles = -inf if is_short else min(self._pending.values()) + self.settings.settle_s
         moment = max(self._planned + self.settings.settle_s, settles, self._room_at())
@@ -205,7 +205,7 @@ class Scaler:
             return None
         self._held_back.clear()
         self.plan = plan(expected, catalog, self.limits, stock)
-        self._planned, self._planned_for, self._is_current = self._now, state, True
+        self._planned, self._is_current = self._now, True
         return self.plan
 
     def _unplanned(self, expected: Engine) -> tuple[str, ...]:
