@@ -38,6 +38,9 @@ WORKERS_DEFAULT = 2
 WORKERS_MAX = 100_000
 MINUTES_MAX = 1_000_000
 
+WITH_OWN_KINDS = frozenset({"kuberay"})
+"""Providers that know the kinds of nodes themselves, so the file need not describe them."""
+
 _COMMANDS = ("initialization_commands", "worker_setup_commands")
 RAYS_FIELDS = (
     *("cluster_name", MAX_WORKERS, "upscaling_speed", "idle_timeout_minutes", "provider", "auth", "docker"),
@@ -64,7 +67,7 @@ class ClusterFile:
 
     Attributes:
         name: The name of the cluster.
-        catalog: The kinds of nodes that may be launched.
+        catalog: The kinds of nodes that may be launched; empty if the provider knows them.
         settings: How fast to launch and retire.
         limits: The quotas and the maximum price.
         provider: The type of the provider, for example ``raylets``.
@@ -112,9 +115,10 @@ def cluster_of(written: Any) -> ClusterFile:
         kind = some_text(provider.pop("type"))
     head = file.read("head_node_type", some_text, "")
     workers = file.read(MAX_WORKERS, _workers, None)
-    sections = list(_kinds(file, "available_node_types"))
+    has_kinds = "available_node_types" in file or kind not in WITH_OWN_KINDS
+    sections = list(_kinds(file, "available_node_types")) if has_kinds else []
     catalog = tuple(_catalog(sections, stead, head, WORKERS_DEFAULT if workers is None else workers))
-    if head and head not in (names := [name for name, _ in sections]):
+    if head and sections and head not in (names := [name for name, _ in sections]):
         raise Misplaced(f"head_node_type: must be one of available_node_types, for example {names[0]}, not {head}")
     quotas = [] if workers is None else [Quota(MAX_WORKERS, nodes_max=workers, only_launched=True)]
     return ClusterFile(
