@@ -235,8 +235,8 @@ class RayClusterProvider:
         if error.status == 403:
             verb, resource = VERBS[method, path == self._path]
             return Invalid(
-                f"you may not {verb} {resource} in the namespace {self._namespace!r}; grant the Role of docs/kuberay.md "
-                f"(the API server said: {error.message})"
+                f"you may not {verb} {resource} in the namespace {self._namespace!r}; grant the Role of "
+                f"docs/kuberay.md (the API server said: {error.message})"
             )
         if error.status == 404 and NO_RESOURCE in error.message:
             return Invalid("this Kubernetes cluster has no RayClusters; install KubeRay, version 1.0 or later")

@@ -215,8 +215,8 @@ class Workers:
         if group is None:
             known = first_few(sorted(self._groups)) or "none"
             raise Unlaunched(
-                f"the {self._name} has no worker group {quoted(kind)}{did_you_mean(kind, self._groups)}; its groups are "
-                f"{known}"
+                f"the {self._name} has no worker group {quoted(kind)}{did_you_mean(kind, self._groups)}; its groups "
+                f"are {known}"
             )
         if group.is_suspended:
             raise Unlaunched(
