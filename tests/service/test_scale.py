@@ -129,7 +129,7 @@ class TestThePage:
     def test_shows_no_price_if_no_kind_has_one(self, scaled: Service) -> None:
         view = scaled.desk.scale()
         kinds = tuple(replace(each, price=0.0) for each in view.kinds)
-        plan = replace(view.plan, new_nodes=())
+        plan = replace(view.plan, new_nodes=(), price=0.0)
         changed(scaled, kinds=kinds, plan=plan, proposals=())
         page = look(scaled, "/ui/scale")
         assert "Price per hour" not in page
