@@ -118,10 +118,12 @@ class IdleNodes:
         wanted: frozenset[NodeId] = frozenset()
         if expected.waiting and empty:
             wanted = frozenset(uncordoned(expected, empty).placed.values()).intersection(empty)
-        back: dict[NodeId, str] = {}
+        owners, back = self._owned_taints() if retiring else {}, dict[NodeId, str]()
         for launch in retiring:
             if launch.idle is None:
                 back[launch.node] = "work runs there"
+            elif launch.node in owners:
+                back[launch.node] = owners[launch.node]
             elif launch.node in wanted:
                 back[launch.node] = "pending work fits there"
             elif not launch.wrong and self._spare[launch.kind] < 0:
@@ -230,7 +232,8 @@ class IdleNodes:
             return [self._ended(launch, NodeRetired(launch.id, launch.kind, launch.node))]
         if not self._is_time(launch.begun):
             return []
-        launch.begun = self._now
+        launch.begun, launch.cancelled = self._now, None
+        self.due.append(self._now + self._settle_s)
         return [RetirementBegun(launch.id, launch.kind, launch.node, self._now - launch.idle)]
 
     def _finished(self, launch: Launched, resting: Resting) -> Iterable[ScaleDecision]:

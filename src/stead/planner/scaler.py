@@ -169,9 +169,10 @@ class Scaler:
                 continue
             served, more = divmod(len(new.serves), new.count)
             for number in range(new.count):
-                if not self._may_request():
+                if self._now < self._room_at():
                     self._hold_back(new)
                     break
+                self._requests.append(self._now)
                 id, template = self._next_id(), self._kinds[new.template.name]
                 self._launches.request(id, template.name, self._now)
                 decisions.append(NodeRequested(id, template, served + (number < more)))
@@ -183,7 +184,7 @@ class Scaler:
         self._planned_for = None
 
     def _new_plan(self, expected: Engine) -> Plan | None:
-        """A plan, if the cluster has changed since the latest one and `settle_s` has passed."""
+        """A plan, if the cluster has changed since the latest one, `settle_s` has passed, and launches are allowed."""
         rests = self._resting.at(self._now)
         catalog = self._open_catalog(expected, {rest.kind for rest in rests})
         stock = self.stock = self._stock()
@@ -198,7 +199,7 @@ class Scaler:
             self._is_current = True
             return None
         settles = -inf if is_short else min(self._pending.values()) + self.settings.settle_s
-        moment = max(self._planned + self.settings.settle_s, settles)
+        moment = max(self._planned + self.settings.settle_s, settles, self._room_at())
         if self._now < moment:
             self._due.append(moment)
             return None
@@ -253,15 +254,11 @@ class Scaler:
             return False
         return True
 
-    def _may_request(self) -> bool:
-        """Whether one more launch is allowed in this minute. Launches from before a restart count, too."""
-        recent = [launch.instance.since for launch in self._launches if launch.adopted is not None]
-        times = sorted(moment for moment in (*recent, *self._requests) if moment > self._now - MINUTE_S)
-        if len(times) < self.settings.launches_per_minute:
-            self._requests.append(self._now)
-            return True
-        self._due += [times[0] + MINUTE_S] if times else []
-        return False
+    def _room_at(self) -> float:
+        """When one more launch is allowed; launches of another autoscaler before this one count, too."""
+        adopted = [launch.instance.since for launch in self._launches if launch.adopted is not None]
+        latest = sorted((*adopted, *self._requests), reverse=True)[: self.settings.launches_per_minute]
+        return latest[-1] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
 
     def _next_id(self) -> LaunchId:
         if self._new_id is not None:
