@@ -35,6 +35,9 @@ MAX_WORKERS = "max_workers"
 WORKERS_DEFAULT = 2
 """Ray's default for the maximum number of nodes."""
 
+SETTLE_S = 2.0
+"""How late Ray's tables may show that pending work has started."""
+
 WORKERS_MAX = 100_000
 MINUTES_MAX = 1_000_000
 
@@ -188,7 +191,7 @@ def _template(name: str, section: Section, more: Section | None, workers: int) -
 
 
 def _settings(file: Section, stead: Section) -> ScaleSettings:
-    found = ScaleSettings()
+    found = ScaleSettings(settle_s=SETTLE_S)
     minutes = file.read("idle_timeout_minutes", _minutes, None)
     if minutes is not None:
         found = replace(found, idle_s=60 * minutes)

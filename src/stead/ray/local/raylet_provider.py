@@ -245,8 +245,8 @@ def _spec_of(id: str, template: NodeTemplate) -> NodeSpec:
     amounts = {name: units // UNIT if units % UNIT == 0 else units / UNIT for name, units in template.capacity.items()}
     own = {OWN_KEY[name]: amounts.pop(name) for name in OWN_KEY if name in amounts}
     taints: tuple[Taint, ...] = template.taints
-    labels = dict(template.labels)
-    return node_spec({"num_cpus": 0, **own, "resources": amounts, "labels": labels, "taints": taints, "name": id}, 0)
+    labels, name = dict(template.labels), f"{template.name}-{id}"
+    return node_spec({"num_cpus": 0, **own, "resources": amounts, "labels": labels, "taints": taints, "name": name}, 0)
 
 
 def _instance(folder: Path) -> Instance:
