@@ -93,9 +93,13 @@ def test_work_that_is_still_listed_as_pending_when_it_has_started_on_a_new_node_
     world.step()
     launches = [decision.launch for decision in world.step(1) if isinstance(decision, NodeRequested)]
     assert len(launches) == 2
-    world.step(30)
-    world.join(*launches)
-    world.apply(*(NodeUsed(world.node(launch).id, Resources.of(CPU=1), 1) for launch in launches))
+    world.step(10)
+    world.now += 10
+    for launch in launches:
+        world.instances[launch] = replace(world.instances[launch], node=launch)
+        node = world.kinds[0].node(launch)
+        world.apply(NodeJoined(node), NodeUsed(launch, Resources.of(CPU=1), 1))
+    assert set(world.engine.waiting) == {"a", "b"}
     assert not [decision for decision in world.step() if isinstance(decision, NodeRequested)]
     world.end("a", "b")
     assert not [decision for decision in world.until(world.now + 5) if isinstance(decision, NodeRequested)]
