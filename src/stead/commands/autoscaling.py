@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stead.commands.connecting import attached, author
+from stead.commands.connecting import attached
 from stead.commands.destinations import destination
 from stead.errors import Invalid
 from stead.language.times import duration_text, moment_text
@@ -158,6 +158,7 @@ def _autoscaler(
     decided: Callable[[ScaleDecision, Snapshot], None],
     at_once: bool,
 ) -> Autoscaler:
+    from stead.operate.audit import Author
     from stead.planner.scaler import Scaler
     from stead.ray.remote_desk import remote_desk
     from stead.scaling.loop import Autoscaler
