@@ -227,7 +227,8 @@ class Autoscaler:
             case NodeRetired(launch, kind) | LaunchEnded(launch, kind) | NodeLost(launch, kind):
                 self._to_launch = deque(each for each in self._to_launch if each.launch != launch)
                 starting = Instance(launch, kind, InstanceState.STARTING)
-                self._endings.setdefault(launch, Ending(self._instances.get(launch, starting)))
+                ending = self._endings.setdefault(launch, Ending(self._instances.get(launch, starting)))
+                ending.due = 0.0
 
     def _change_nodes(self) -> None:
         """Drain and uncordon nodes. What fails is tried again in the next turn."""
