@@ -165,9 +165,8 @@ def _autoscaler(
 
     settings = replace(file.settings, settle_s=0.0) if at_once else file.settings
     scaler = Scaler(kinds, settings, file.limits)
-    return Autoscaler(
-        remote_desk(), provider, scaler, replace(author(), via="autoscaler"), decided=decided, troubled=_warn
-    )
+    here = Author.here("autoscaler")
+    return Autoscaler(remote_desk(), provider, scaler, here, decided=decided, troubled=_warn)
 
 
 def _run(
@@ -229,7 +228,7 @@ def _end_all(provider: Provider) -> int:
 def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, form: str) -> int:
     """Print what would be launched now."""
     from stead.commands.naming import Names
-    from stead.commands.planning import lines
+    from stead.commands.planning import plan_lines
     from stead.operate.plans import plan_json, plan_view
     from stead.planner.scaler import Scaler, Seen
     from stead.ray.remote_desk import remote_desk
@@ -242,7 +241,7 @@ def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, f
     if form == "json":
         click.echo(json.dumps(plan_json(found), indent=2))
     else:
-        for line in lines(found, Names(desk)):
+        for line in plan_lines(found, Names(desk)):
             click.echo(line)
     return 0
 
