@@ -207,11 +207,8 @@ def _run(
         signal.signal(signal.SIGTERM, before)
     if down_on_exit:
         return _end_all(provider)
-    left = len(provider.list())
-    if left:
-        click.echo(
-            f"{plural(left, 'launched node')} stay; end them with: stead autoscale --config FILE --down", err=True
-        )
+    left = plural(len(provider.list()), "launched node stays", "launched nodes stay")
+    click.echo(f"{left}; end nodes with: stead autoscale --config FILE --down", err=True)
     return 0
 
 
