@@ -47,6 +47,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Run stead": {
         "start": ("stead.commands.starting", "Start a Ray node with labels and taints."),
         "up": ("stead.commands.starting", "Run several Ray nodes on this machine."),
+        "autoscale": ("stead.commands.autoscaling", "Launch nodes for pending work, and retire idle nodes."),
         "scheduler": ("stead.commands.scheduling", "Schedule the pods of a Kubernetes cluster."),
         "serve": ("stead.commands.serving", "Serve the REST API and the web pages."),
         "token": ("stead.commands.serving", "Create, list and revoke tokens for the service."),

@@ -266,11 +266,11 @@ def _check_address(address: str) -> None:
         raise Invalid(f"there is no Ray cluster at {address}; start one with: stead start --head") from None
 
 
-def author() -> Author:
+def author(via: str = "cli") -> Author:
     """The user who runs this command, on this machine."""
     from stead.operate.audit import Author
 
     who = ""
     with suppress(KeyError, OSError):
         who = getpass.getuser()
-    return Author(who or f"user {os.getuid()}", socket.gethostname(), "cli")
+    return Author(who or f"user {os.getuid()}", socket.gethostname(), via)

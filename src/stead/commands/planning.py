@@ -50,12 +50,12 @@ def plan(nodes: str | None, form: str, where: Where) -> int:
     with reached("plan", where) as desk:
         found = desk.plan(described)
         if not structured(form, plan_json(found)):
-            for line in _lines(found, Names(desk)):
+            for line in lines(found, Names(desk)):
                 click.echo(line)
     return 0
 
 
-def _lines(found: PlanView, names: Names) -> list[str]:
+def lines(found: PlanView, names: Names) -> list[str]:
     lines = []
     if found.fits:
         lines.append(f"On existing nodes: {_work(found.fits, names)}.")

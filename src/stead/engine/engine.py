@@ -505,6 +505,12 @@ class Engine:
         return {id: nodes[kept.row].id for id, kept in self._parts.board.work.nominations.map.items()}
 
     @property
+    def reserved(self) -> tuple[NodeId, ...]:
+        """The nodes that are reserved for work that has been pending too long."""
+        hold = self._parts.board.world.hold
+        return self._parts.board.fleet.ids(hold.nodes) if hold is not None else ()
+
+    @property
     def asks(self) -> Mapping[AskId, Ask]:
         """Every ask that is placed, or pending without a group."""
         found = {id: placement.ask for id, placement in self._parts.board.work.placements.map.items()}
@@ -521,6 +527,12 @@ class Engine:
     def waiting(self) -> tuple[str, ...]:
         """Ids of all pending asks and groups, in the order in which they will be tried."""
         return tuple(item.id for item in self._parts.waiting.in_order())
+
+    @property
+    def pending(self) -> tuple[tuple[Item, ...], ...]:
+        """The same as asks and groups, those with equal shapes together."""
+        waiting = self._parts.waiting
+        return tuple(tuple(waiting.items_of(sleeper)) for sleeper in waiting.sleepers)
 
     def is_pending(self, id: AskId | GroupId) -> bool:
         """Whether the ask, the member or the group waits for a node."""

@@ -17,9 +17,10 @@ from stead.language.labels import Labels
 from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
 from stead.operate.cancellation import still_wanted
+from stead.operate.known_fields import picked
 from stead.operate.views import amounts
 from stead.planner.planning import plan
-from stead.planner.plans import Plan
+from stead.planner.plans import Launch, Limits, Plan, Quota, Unserved
 from stead.specs.documents import Reader
 from stead.specs.sections import Section
 from stead.specs.values import whole
@@ -57,21 +58,25 @@ class NewNodes:
 @dataclass(frozen=True, slots=True)
 class StillPending:
     """Work that stays pending: equal asks, or a group. `nearest` is the kind of node that lacks the least, and `why`
-    says what it lacks."""
+    says what it lacks. `limit` names the kind or quota whose maximum is in the way."""
 
     ids: tuple[str, ...]
     nearest: str
     why: str
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """New nodes for pending work. `fits` would run on existing nodes; `price` is that of all new nodes."""
+    """New nodes for pending work. `fits` would run on existing nodes; `price` is that of all new nodes. `coming` are
+    nodes that were requested before. `limits` names the kinds and quotas of which the plan has the maximum."""
 
     fits: tuple[str, ...]
     new_nodes: tuple[NewNodes, ...]
     pending: tuple[StillPending, ...]
     price: float
+    coming: tuple[NewNodes, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 def planned(snapshot: Snapshot, written: Any | None) -> PlanView:
@@ -85,7 +90,7 @@ def planned(snapshot: Snapshot, written: Any | None) -> PlanView:
         described = read_catalog(written, tuple(sorted(set.intersection(*own))) if own else ())
         catalog = [replace(each, capacity=snapshot.capacity_of_new(each.capacity)) for each in described]
     still_wanted()
-    return _view(plan(snapshot.engine, catalog), is_like=written is None)
+    return plan_view(plan(snapshot.engine, catalog), is_like=written is None)
 
 
 def read_catalog(written: Any, own_keys: tuple[str, ...] = ()) -> list[NodeTemplate]:
@@ -138,9 +143,11 @@ def _own_keys(node: Node) -> tuple[str, ...]:
     return tuple(sorted(key for key, value in node.labels.items() if value in (node.id, node.name)))
 
 
-def _view(found: Plan, is_like: bool) -> PlanView:
-    new = tuple(
-        NewNodes(
+def plan_view(found: Plan, is_like: bool) -> PlanView:
+    """A plan as plain values. If `is_like`, its kinds have names of nodes."""
+
+    def nodes(each: Launch) -> NewNodes:
+        return NewNodes(
             each.template.name,
             each.count,
             is_like,
@@ -151,18 +158,30 @@ def _view(found: Plan, is_like: bool) -> PlanView:
             each.serves,
             each.template.name in found.limits,
         )
-        for each in found.launches
+
+    return PlanView(
+        found.fits,
+        tuple(map(nodes, found.launches)),
+        tuple(_left(each, found.limits) for each in found.unserved),
+        found.price,
+        tuple(map(nodes, found.coming)),
+        found.limits,
     )
-    left = []
-    for each in found.unserved:
-        if each.verdict is None or not each.verdict.candidates:
-            why = "" if each.verdict is None else _reasons(each.verdict)
-        elif each.nearest in found.limits:
-            why = "the maximum number of such nodes is reached"
-        else:
-            why = "such a node alone would do, but not beside the work that runs"
-        left.append(StillPending(each.ids, each.nearest, why))
-    return PlanView(found.fits, new, tuple(left), found.price)
+
+
+def _left(each: Unserved, limits: Sequence[str]) -> StillPending:
+    limit = each.limit or (each.nearest if each.nearest in limits else "")
+    if each.verdict is None:
+        why = ""
+    elif not each.verdict.candidates:
+        why, limit = _reasons(each.verdict), each.limit
+    elif limit == each.nearest:
+        why = "the maximum number of such nodes is reached"
+    elif limit:
+        why = f"the limit {limit} is reached"
+    else:
+        why = "such a node alone would do, but not beside the work that runs"
+    return StillPending(each.ids, each.nearest, why, limit)
 
 
 def _reasons(verdict: Verdict) -> str:
@@ -173,44 +192,70 @@ def _reasons(verdict: Verdict) -> str:
 def plan_json(found: PlanView) -> dict[str, Any]:
     return {
         "fits": list(found.fits),
-        "new_nodes": [
-            {
-                "name": each.name,
-                "count": each.count,
-                "is_like": each.is_like,
-                "resources": dict(each.resources),
-                "labels": dict(each.labels),
-                "taints": list(each.taints),
-                "price": each.price,
-                "serves": list(each.serves),
-                "at_limit": each.at_limit,
-            }
-            for each in found.new_nodes
+        "new_nodes": [_nodes_json(each) for each in found.new_nodes],
+        "pending": [
+            {"ids": list(each.ids), "nearest": each.nearest, "why": each.why, "limit": each.limit}
+            for each in found.pending
         ],
-        "pending": [{"ids": list(each.ids), "nearest": each.nearest, "why": each.why} for each in found.pending],
         "price": found.price,
+        "coming": [_nodes_json(each) for each in found.coming],
+        "limits": list(found.limits),
     }
+
+
+def _nodes_json(each: NewNodes) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "count": each.count,
+        "is_like": each.is_like,
+        "resources": dict(each.resources),
+        "labels": dict(each.labels),
+        "taints": list(each.taints),
+        "price": each.price,
+        "serves": list(each.serves),
+        "at_limit": each.at_limit,
+    }
+
+
+def limits_json(limits: Limits) -> dict[str, Any]:
+    quotas = [
+        {
+            "name": each.name,
+            "labels": dict(each.labels),
+            "nodes_max": each.nodes_max,
+            "resources_max": None if each.resources_max is None else amounts(each.resources_max),
+        }
+        for each in limits.quotas
+    ]
+    return {"quotas": quotas, "price_max": limits.price_max}
+
+
+def limits_of(found: Mapping[str, Any]) -> Limits:
+    """From the JSON of a service."""
+    quotas = (
+        Quota(
+            each["name"],
+            Labels(each["labels"]),
+            each["nodes_max"],
+            None if each["resources_max"] is None else Resources.of(each["resources_max"]),
+        )
+        for each in found["quotas"]
+    )
+    return Limits(tuple(quotas), found["price_max"])
 
 
 def plan_of(found: Mapping[str, Any]) -> PlanView:
     """From the JSON of a service."""
 
-    def texts(value: Sequence[str]) -> tuple[str, ...]:
-        return tuple(value)
+    def nodes(each: Mapping[str, Any]) -> NewNodes:
+        lists = {name: tuple(each[name]) for name in ("taints", "serves")}
+        return NewNodes(**{**picked(each, NewNodes), **lists})
 
-    new = tuple(
-        NewNodes(
-            each["name"],
-            each["count"],
-            each["is_like"],
-            each["resources"],
-            each["labels"],
-            texts(each["taints"]),
-            each["price"],
-            texts(each["serves"]),
-            each["at_limit"],
-        )
-        for each in found["new_nodes"]
+    return PlanView(
+        tuple(found["fits"]),
+        tuple(map(nodes, found["new_nodes"])),
+        tuple(StillPending(**{**picked(each, StillPending), "ids": tuple(each["ids"])}) for each in found["pending"]),
+        found["price"],
+        tuple(map(nodes, found.get("coming", ()))),  # an older service has no such field
+        tuple(found.get("limits", ())),
     )
-    left = tuple(StillPending(texts(each["ids"]), each["nearest"], each["why"]) for each in found["pending"])
-    return PlanView(texts(found["fits"]), new, left, found["price"])

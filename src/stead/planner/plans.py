@@ -14,6 +14,9 @@ from stead.language.resources import Resources
 HYPOTHETICAL = "(hypothetical)"
 """The id of a node that does not exist yet, and the id prefix of work that was not submitted."""
 
+PRICE = "price"
+"""How plans name the limit `Limits.price_max`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -24,12 +27,14 @@ class Quota:
         labels: The labels of the nodes that count; empty: all nodes.
         nodes_max: The maximum number of such nodes; None means no limit.
         resources_max: The maximum of their resources together, for example 16 GPUs; others have no limit.
+        only_launched: Whether only nodes of known kinds count (`Stock.running`), and not for example the head.
     """
 
     name: str
     labels: Labels = EMPTY
     nodes_max: int | None = None
     resources_max: Resources | None = None
+    only_launched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,33 @@
 """The scaler: when to launch and retire which node.
 
 Rule: pure. Time, the cluster and the provider's instances are given (`Seen`); decisions are returned. It keeps no state
-that a restart may lose: what was launched is in the provider's list, and a retirement is in the node's label.
+that a restart must not lose: what was launched is in the provider's list, and a retirement is in the node's label. A
+restart forgets only since when work is pending and nodes are idle, and which kinds rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from stead.engine.engine import Engine
-from stead.engine.scaling.decisions import ScaleDecision
+from stead.engine.facts import NodeJoined
+from stead.engine.scaling.decisions import LaunchId, NodeRequested, ScaleDecision
+from stead.language.asks import AskId, Group
 from stead.language.nodes import NodeTemplate
+from stead.planner.idle_nodes import RETIRING as RETIRING
+from stead.planner.idle_nodes import IdleNodes
+from stead.planner.idle_nodes import Standing as Standing
 from stead.planner.instances import Instance, LaunchFailed
-from stead.planner.plans import NO_LIMITS, NO_STOCK, Limits, Plan, Stock
-
-RETIRING = "stead.dev/retiring"
-"""The label of a node that the autoscaler drains, so that the next autoscaler continues after a crash. The value is the
-id of the launch."""
+from stead.planner.joining import as_described
+from stead.planner.launches import Launches
+from stead.planner.planning import plan
+from stead.planner.plans import HYPOTHETICAL, NO_LIMITS, NO_STOCK, Launch, Limits, Plan, Stock
+from stead.planner.resting import Rest as Rest
+from stead.planner.resting import Resting
+from stead.planner.trials import settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +36,8 @@ class ScaleSettings:
 
     Attributes:
         idle_s: How long nothing must need a node before it is retired.
-        settle_s: How long work must be pending before a node is launched for it, so that a burst gets one plan.
+        settle_s: How long work must be pending before a node is launched for it, so that a burst gets one plan. Time
+            in which a node is on its way for it does not count.
         join_s: How long a launch may take until its node has joined as requested.
         retry_s: How long a kind rests after its launch failed. Each failure in a row doubles it.
         retry_max_s: The maximum of both.
@@ -60,30 +71,7 @@ class Seen:
     failures: Sequence[LaunchFailed] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """A kind that is not launched until `until`, and why."""
-
-    kind: str
-    until: float
-    why: str
-    failures: int = 1
-    is_stock_out: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A launched node that is part of the cluster: what it is used for, and why it is kept.
-
-    `idle_since` is None while it is in use. `kept` says why an idle node stays; `is_retiring` once it is drained.
-    """
-
-    launch: str
-    kind: str
-    node: str
-    idle_since: float | None = None
-    kept: str = ""
-    is_retiring: bool = False
+MINUTE_S = 60.0
 
 
 class Scaler:
@@ -93,10 +81,16 @@ class Scaler:
         catalog: The kinds of nodes.
         settings: How fast.
         limits: What plans must respect.
+        new_id: Makes the id of each launch. Ids must differ from all before, also after a restart; by default they are
+            made of the time and a number.
     """
 
     def __init__(
-        self, catalog: Sequence[NodeTemplate], settings: ScaleSettings = ScaleSettings(), limits: Limits = NO_LIMITS
+        self,
+        catalog: Sequence[NodeTemplate],
+        settings: ScaleSettings = ScaleSettings(),
+        limits: Limits = NO_LIMITS,
+        new_id: Callable[[], LaunchId] | None = None,
     ) -> None:
         self.catalog, self.settings, self.limits = tuple(catalog), settings, limits
         self.plan: Plan | None = None
@@ -109,12 +103,178 @@ class Scaler:
         """The launched nodes that have joined."""
         self.in_flight: tuple[Instance, ...] = ()
         """The launches whose node has not joined."""
-
-    def step(self, seen: Seen) -> list[ScaleDecision]:
-        """What to do now."""
-        raise NotImplementedError
+        self._kinds = {template.name: template for template in self.catalog}
+        self._resting = Resting(settings.retry_s, settings.stock_out_s, settings.retry_max_s)
+        self._launches = Launches(self._kinds, settings.join_s, self._resting)
+        self._new_id, self._made = new_id, 0
+        self._requests: deque[float] = deque(maxlen=max(1, settings.launches_per_minute))
+        self._pending: dict[str, float] = {}  # pending work, and since when
+        self._unserved: dict[str, float] = {}  # pending work that has no node even when those that come have joined
+        self._planned = -inf  # when the latest plan was made
+        self._planned_for: object = None
+        self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
+        self._is_current = False  # whether the latest plan is for the cluster as it is
+        self._due: list[float] = []
+        self._now = -inf
 
     @property
     def next_moment(self) -> float | None:
         """When the next step is due if nothing happens before; None if never."""
-        raise NotImplementedError
+        return min((moment for moment in self._due if moment > self._now), default=None)
+
+    def step(self, seen: Seen) -> list[ScaleDecision]:
+        """What to do now."""
+        self._now, self._due = seen.now, []
+        decisions = self._launches.follow(seen.now, seen.instances, seen.failures, seen.engine.nodes)
+        idle = IdleNodes(
+            seen.now, seen.engine, self._launches, self._kinds, self.settings.idle_s, self.settings.settle_s
+        )
+        expected, cancelled = idle.take_back(self._expected(seen.engine))
+        decisions += cancelled
+        decisions += self._requested(expected)
+        decisions += idle.retire(self._joined(expected), self._unplanned(expected), self._resting)
+        self.standing = idle.standing
+        self._due += [*idle.due, *self._launches.moments()]
+        self.rests = self._resting.at(seen.now)
+        self.in_flight = tuple(launch.instance for launch in self._launches if launch.is_coming)
+        return decisions
+
+    def _expected(self, engine: Engine) -> Engine:
+        """A fork in which nodes that have just joined are what their kind describes, as they soon should be."""
+        fork = engine.fork()
+        for launch in self._launches:
+            if launch.is_incomplete and launch.kind in self._kinds:
+                fork.apply(*as_described(self._kinds[launch.kind], fork.nodes[launch.node]))
+        settle(fork)
+        return fork
+
+    def _joined(self, expected: Engine) -> Engine:
+        """A fork in which the nodes that are coming have joined."""
+        coming = [launch for launch in self._launches if launch.is_coming and launch.kind in self._kinds]
+        if not coming or not expected.waiting:
+            return expected
+        fork = expected.fork()
+        fork.apply(*(NodeJoined(self._kinds[each.kind].node(f"{HYPOTHETICAL}/{each.id}")) for each in coming))
+        settle(fork)
+        return fork
+
+    # -- launching
+
+    def _requested(self, expected: Engine) -> list[ScaleDecision]:
+        """Launches for the minimum of each kind, and for work that has been pending long enough."""
+        self._pending = {id: self._pending.get(id, self._now) for id in expected.waiting}
+        self._unserved = {id: self._unserved.get(id, self._now) for id in self._joined(expected).waiting}
+        found = self._new_plan(expected)
+        decisions: list[ScaleDecision] = []
+        for new in found.launches if found is not None else ():
+            if not self._has_settled(new, expected):
+                self._hold_back(new)
+                continue
+            served, more = divmod(len(new.serves), new.count)
+            for number in range(new.count):
+                if self._now < self._room_at():
+                    self._hold_back(new)
+                    break
+                self._requests.append(self._now)
+                id, template = self._next_id(), self._kinds[new.template.name]
+                self._launches.request(id, template.name, self._now)
+                decisions.append(NodeRequested(id, template, served + (number < more)))
+        return decisions
+
+    def _hold_back(self, new: Launch) -> None:
+        """Launch this later; plan again then."""
+        self._held_back.update(new.serves)
+        self._planned_for = None
+
+    def _new_plan(self, expected: Engine) -> Plan | None:
+        """A plan, if the cluster has changed since the latest one, `settle_s` has passed, and launches are allowed."""
+        rests = self._resting.at(self._now)
+        catalog = self._open_catalog(expected, {rest.kind for rest in rests})
+        stock = self.stock = self._stock()
+        is_short = any(self._missing(template, stock) for template in catalog)
+        self._is_current = not self._pending
+        if not self._pending and not is_short:
+            self.plan, self._planned_for = Plan((), (), ()), None
+            return None
+        self._due += [rest.until for rest in rests]
+        state = (expected.waiting, expected.placed, dict(expected.nodes), expected.used, stock, catalog)
+        if self._planned_for == state:
+            self._is_current = True
+            return None
+        settles = -inf if is_short else min(self._pending.values()) + self.settings.settle_s
+        moment = max(self._planned + self.settings.settle_s, settles, self._room_at())
+        if self._now < moment:
+            self._due.append(moment)
+            return None
+        self._held_back.clear()
+        self.plan = plan(expected, catalog, self.limits, stock)
+        self._planned, self._planned_for, self._is_current = self._now, state, True
+        return self.plan
+
+    def _unplanned(self, expected: Engine) -> tuple[str, ...]:
+        """Pending work that may still need more nodes than those that are coming."""
+        if not self._is_current:
+            return tuple(expected.waiting)
+        waiting = expected.waiting if self._held_back else ()
+        return tuple(id for id in waiting if not self._held_back.isdisjoint(_asks_of(expected, id)))
+
+    def _stock(self) -> Stock:
+        kinds = self._kinds
+        running = {launch.node: launch.kind for launch in self._launches if launch.counts and launch.kind in kinds}
+        return Stock(running, Counter(launch.kind for launch in self._launches if launch.is_coming))
+
+    def _open_catalog(self, expected: Engine, resting: set[str]) -> tuple[NodeTemplate, ...]:
+        """The kinds with the counts that a plan may use now: none is launched of a kind that rests. Nodes that take no
+        work count against the maximum, but not for the minimum; so do instances that are no node of their kind."""
+        counted, drained, others = Counter[str](), Counter[str](), Counter[str]()
+        for launch in self._launches:
+            if launch.counts or launch.is_coming:
+                counted[launch.kind] += 1
+                drained[launch.kind] += bool(launch.node) and expected.nodes[launch.node].draining
+            elif not launch.is_gone:
+                others[launch.kind] += 1
+        found = []
+        for kind in self.catalog:
+            most = max(0, kind.count_max - others[kind.name])
+            most = min(most, counted[kind.name]) if kind.name in resting else most
+            found.append(replace(kind, count_max=most, count_min=min(kind.count_min + drained[kind.name], most)))
+        return tuple(found)
+
+    @staticmethod
+    def _missing(template: NodeTemplate, stock: Stock) -> int:
+        """How many nodes of a kind are missing for its minimum."""
+        running = sum(kind == template.name for kind in stock.running.values())
+        return max(0, template.count_min - running - stock.coming.get(template.name, 0))
+
+    def _has_settled(self, new: Launch, engine: Engine) -> bool:
+        """Whether it is for the minimum, or serves work that has had no node for long enough. When a node has just
+        joined, some clusters still list the work that has started there as pending."""
+        served = set(new.serves)
+        late = [id for id, since in self._unserved.items() if self._now < since + self.settings.settle_s]
+        for id in late:
+            served -= _asks_of(engine, id)
+        if new.serves and not served:
+            self._due.append(min(self._unserved[id] for id in late) + self.settings.settle_s)
+            return False
+        return True
+
+    def _room_at(self) -> float:
+        """When one more launch is allowed; launches of another autoscaler before this one count, too."""
+        adopted = [launch.instance.since for launch in self._launches if launch.adopted is not None]
+        latest = sorted((*adopted, *self._requests), reverse=True)[: self.settings.launches_per_minute]
+        return latest[-1] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
+
+    def _next_id(self) -> LaunchId:
+        if self._new_id is not None:
+            return self._new_id()
+        while True:
+            self._made += 1
+            id = f"{round(self._now * 1000):x}-{self._made}"
+            if id not in self._launches:
+                return id
+
+
+def _asks_of(engine: Engine, id: str) -> set[AskId]:
+    """The ask, or the members of the group."""
+    item = engine.item(id)
+    return {member.id for member in item.all_members} if isinstance(item, Group) else {id}
