@@ -48,7 +48,7 @@ def autoscaler(fake: FakeServer, call: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def killed(fake: FakeServer, kubectl: Kubectl, call: str, point: str) -> None:
-    """Kill an autoscaler at a point of a call."""
+    """Kill an autoscaler at a point of a call. Before the write: the server has the request and never acts on it."""
     if point == "before":
         fake.hang_next("PATCH", "/rayclusters/vision$")
     with autoscaler(fake, call) as process:
@@ -57,7 +57,6 @@ def killed(fake: FakeServer, kubectl: Kubectl, call: str, point: str) -> None:
         else:
             assert process.stdout is not None
             assert process.stdout.readline() == "done\n"
-    fake.release()
 
 
 def launched(provider: RayClusterProvider) -> None:
