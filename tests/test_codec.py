@@ -14,6 +14,7 @@ from stead.codec import dumps, loads, plain
 from stead.engine import decisions as d
 from stead.engine import facts as f
 from stead.engine import reasons as r
+from stead.engine.scaling import decisions as scaling
 from stead.errors import Invalid
 from stead.language.asks import Affinity, Ask, Choice, Group, HostPort, PolicyName, Preference, Spread, Strategy
 from stead.language.budgets import Budget
@@ -158,6 +159,19 @@ DECISIONS: list[d.Decision] = [
     d.BatchDecided(PolicyName.FLOW_FGD, 1, 1, 100_000),
     d.Moved("a-1", "n", "m", 120),
 ]
+TEMPLATE = NodeTemplate("cpu", Resources.of(CPU=8), price=1.5)
+SCALING: list[scaling.ScaleDecision] = [
+    scaling.NodeRequested("cpu-3", TEMPLATE, 5),
+    scaling.NodeRequested("cpu-3", TEMPLATE, 1),
+    scaling.NodeRequested("cpu-3", TEMPLATE),
+    scaling.NodeArrived("cpu-3", "cpu", "n"),
+    scaling.LaunchEnded("cpu-3", "cpu", "the provider has no more such nodes", 300.0),
+    scaling.LaunchEnded("cpu-3", "cpu", "the node has no label zone", 0.0),
+    scaling.RetirementBegun("cpu-3", "cpu", "n", 300.0),
+    scaling.RetirementCancelled("cpu-3", "cpu", "n", "5 pieces of work fit there"),
+    scaling.NodeRetired("cpu-3", "cpu", "n"),
+    scaling.NodeLost("cpu-3", "cpu", "n"),
+]
 OTHERS: list[tuple[Any, Any]] = [
     (RICH, Ask),
     (NODE, Node),
@@ -167,6 +181,7 @@ OTHERS: list[tuple[Any, Any]] = [
     ((), tuple[f.Fact, ...]),
 ]
 CASES = [(value, f.Fact) for value in FACTS] + [(value, d.Decision) for value in DECISIONS] + OTHERS
+CASES += [(value, scaling.ScaleDecision) for value in SCALING]
 CASES += [(value, r.Reason) for value in REASONS]
 
 
@@ -179,7 +194,10 @@ def test_a_value_comes_back_equal_and_is_written_the_same_again(value: Any, kind
     assert dumps(back) == written
 
 
-@pytest.mark.parametrize(("union", "cases"), [(f.Fact, FACTS), (d.Decision, DECISIONS), (r.Reason, REASONS)])
+TABLES = [(f.Fact, FACTS), (d.Decision, DECISIONS), (scaling.ScaleDecision, SCALING), (r.Reason, REASONS)]
+
+
+@pytest.mark.parametrize(("union", "cases"), TABLES)
 def test_every_class_of_a_union_is_covered_by_the_table(union: Any, cases: list[Any]) -> None:
     assert {type(case) for case in cases} == set(get_args(union)), "a new class needs a row in the table above"
 

@@ -1,4 +1,4 @@
-"""Events: one kind and one sentence forevery fact and decision, pinned by a golden file."""
+"""Events: one kind and one sentence for every fact and decision, pinned by a golden file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stead.engine.reasons import ShortOf
 from stead.language.resources import UNIT
 from tests.behaviour import taint
 from tests.golden_files import assert_golden
-from tests.test_codec import DECISIONS, FACTS
+from tests.test_codec import DECISIONS, FACTS, SCALING
 
 
 def test_every_fact_and_decision_has_its_kind_and_its_sentence() -> None:
-    events = [(what, event_of(what, 0.0)) for what in [*FACTS, *DECISIONS]]
+    events = [(what, event_of(what, 0.0)) for what in [*FACTS, *DECISIONS, *SCALING]]
     lines = [f"{type(what).__name__}: {event.kind}: {event.subject} {event.text}" for what, event in events if event]
     assert {type(what) for what, event in events if event is None} == {ClockAdvanced}
     assert_golden("sentences.txt", "\n".join(lines) + "\n")

@@ -18,6 +18,7 @@ from stead.engine.engine import Engine
 from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskSubmitted, ClockAdvanced, Fact, GroupSubmitted, NodeJoined
+from stead.engine.scaling.decisions import ScaleDecision
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid, Unwritable
 from stead.language.asks import Ask, Group
@@ -28,6 +29,7 @@ from stead.operate.changes import Absent, NodeChange, inverse, state_of
 from stead.operate.history import Replayed
 from stead.operate.lint import Finding, lint
 from stead.operate.plans import PlanView, planned
+from stead.operate.scale import Reports, ScaleView
 from stead.operate.snapshot import Query, Snapshot
 from stead.operate.views import GroupView, NodeView, OwnerView, Page, Summary, WorkView, node_json
 from stead.operate.what_if import Difference, read_changes, what_if
@@ -102,6 +104,13 @@ class Desk(Protocol):
 
     def plan(self, written: Any | None) -> PlanView:
         """Which new nodes pending work needs; the kinds of nodes are in a document, or else those of the cluster."""
+
+    def scale(self) -> ScaleView | None:
+        """What the autoscaler of the cluster does; None if no autoscaler has reported."""
+
+    def report_scale(self, view: ScaleView, decisions: Sequence[ScaleDecision]) -> None:
+        """What an autoscaler sees now, and what it has decided since its last report; decisions become events. At
+        least every `REPORT_S` seconds."""
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
         """What can never match, in a spec or in all pending work."""
@@ -231,6 +240,7 @@ class LocalDesk(Answering):
         """An audit that is opened by a function is opened when it is first used."""
         self._given_audit = audit
         self._changing = threading.Lock()  # one change at a time, so that before and after belong together
+        self._scale_reports = Reports()
 
     @cached_property
     def _audit(self) -> Audit:
@@ -254,6 +264,12 @@ class LocalDesk(Answering):
 
     @abstractmethod
     def replay(self, ask: str = "", at: float | None = None) -> Replayed: ...
+
+    def scale(self) -> ScaleView | None:
+        return self._scale_reports.latest
+
+    def report_scale(self, view: ScaleView, decisions: Sequence[ScaleDecision]) -> None:
+        self._scale_reports.add(view, decisions)
 
     # -- changing
 

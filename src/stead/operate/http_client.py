@@ -21,6 +21,7 @@ from stead.codec import loads
 from stead.engine.decisions import Decision
 from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
+from stead.engine.scaling.decisions import ScaleDecision
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid
 from stead.language.taints import Effect, Taint
@@ -32,6 +33,7 @@ from stead.operate.known_fields import known, picked
 from stead.operate.lint import Finding
 from stead.operate.origins import check_token, origin_of
 from stead.operate.plans import PlanView, plan_of
+from stead.operate.scale import ScaleView, scale_of
 from stead.operate.snapshot import Query
 from stead.operate.views import GroupView, NodeView, OwnerView, Page, Summary, WorkView
 from stead.operate.what_if import KINDS, Difference, Fate, Stays
@@ -116,6 +118,13 @@ class HttpDesk:
 
     def plan(self, written: Any | None) -> PlanView:
         return self._read(plan_of, self._send("POST", "/plan", {} if written is None else written))
+
+    def scale(self) -> ScaleView | None:
+        return self._read(scale_of, self._get("/scale"))
+
+    def report_scale(self, view: ScaleView, decisions: Sequence[ScaleDecision]) -> None:
+        good = "stead autoscale --config cluster.yaml"
+        raise Invalid(f"an autoscaler reports to the cluster itself, not to a service; on the head node, start {good}")
 
     def lint(self, written: Any | None) -> Sequence[Finding]:
         return self._items(finding_of, self._get("/lint") if written is None else self._send("POST", "/lint", written))

@@ -85,7 +85,7 @@ def planned(snapshot: Snapshot, written: Any | None) -> PlanView:
         described = read_catalog(written, tuple(sorted(set.intersection(*own))) if own else ())
         catalog = [replace(each, capacity=snapshot.capacity_of_new(each.capacity)) for each in described]
     still_wanted()
-    return _view(plan(snapshot.engine, catalog), is_like=written is None)
+    return plan_view(plan(snapshot.engine, catalog), is_like=written is None)
 
 
 def read_catalog(written: Any, own_keys: tuple[str, ...] = ()) -> list[NodeTemplate]:
@@ -138,7 +138,7 @@ def _own_keys(node: Node) -> tuple[str, ...]:
     return tuple(sorted(key for key, value in node.labels.items() if value in (node.id, node.name)))
 
 
-def _view(found: Plan, is_like: bool) -> PlanView:
+def plan_view(found: Plan, is_like: bool) -> PlanView:
     new = tuple(
         NewNodes(
             each.template.name,

@@ -19,10 +19,12 @@ from stead import solver
 from stead.controller import Tally
 from stead.engine.explain.events import Event
 from stead.engine.explain.explanations import Explanation
+from stead.engine.scaling.decisions import ScaleDecision
 from stead.operate.audit import Author, Entry
 from stead.operate.changes import NodeChange
 from stead.operate.desk import Answering, Carried, Changes, Unanswered
 from stead.operate.history import Replayed
+from stead.operate.scale import ScaleView
 from stead.operate.snapshot import Snapshot
 from stead.operate.what_if import Difference, what_if
 from stead.ray.submit.connection import Connection, NoController, connection
@@ -74,6 +76,13 @@ class RemoteDesk(Answering):
     def undo(self, number: int, author: Author) -> Carried:
         carried: Carried = _ask("undo", number, author)
         return carried
+
+    def scale(self) -> ScaleView | None:
+        found: ScaleView | None = _ask("scale")
+        return found
+
+    def report_scale(self, view: ScaleView, decisions: Sequence[ScaleDecision]) -> None:
+        _ask("report_scale", view, decisions)
 
     def events(self, after: int, limit: int) -> Sequence[Event]:
         found: Sequence[Event] = _ask("events", after, limit)

@@ -58,6 +58,16 @@ from stead.engine.facts import (
     NodeUntainted,
     NodeUsed,
 )
+from stead.engine.scaling.decisions import (
+    LaunchEnded,
+    NodeArrived,
+    NodeLost,
+    NodeRequested,
+    NodeRetired,
+    RetirementBegun,
+    RetirementCancelled,
+    ScaleDecision,
+)
 from stead.language.asks import Group
 from stead.language.nodes import NodeId
 from stead.language.times import duration_text
@@ -68,7 +78,7 @@ NAMES_MAX = 50
 
 
 class EventKind(StrEnum):
-    """What happened: facts about nodes and work, then decisions, then reports of a cluster about itself.
+    """What happened: facts about nodes and work, decisions, what an autoscaler does, reports of a cluster about itself.
 
     Attributes:
         JOINED: A node joined.
@@ -98,6 +108,13 @@ class EventKind(StrEnum):
         RELEASED: A group did not have its minimum in time: its members give up their nodes.
         BATCH: A batch was decided.
         MOVED: Running work moves to another node.
+        LAUNCHING: The autoscaler launches a node.
+        LAUNCHED: The node of a launch joined.
+        NOT_LAUNCHED: A launch was given up.
+        RETIRING: The autoscaler drains a node that nothing needs.
+        NOT_RETIRED: A node that was drained to be retired is needed again.
+        RETIRED: A drained node is ended.
+        GONE: A launched node is gone, but the autoscaler did not retire it.
         UNCONFIRMED: A node does not answer, so it did not confirm a change.
         UNHEARD: A node did not confirm the latest rules in time.
         RESTORED: The controller restored its state from a copy.
@@ -139,6 +156,14 @@ class EventKind(StrEnum):
     RELEASED = "released"
     BATCH = "batch"
     MOVED = "moved"
+
+    LAUNCHING = "launching"
+    LAUNCHED = "launched"
+    NOT_LAUNCHED = "not-launched"
+    RETIRING = "retiring"
+    NOT_RETIRED = "not-retired"
+    RETIRED = "retired"
+    GONE = "gone"
 
     UNCONFIRMED = "unconfirmed"
     UNHEARD = "unheard"
@@ -196,11 +221,14 @@ class Event:
         return False
 
 
+Happened = Fact | Decision | ScaleDecision
+
+
 @overload
-def event_of(what: Decision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event: ...
+def event_of(what: Decision | ScaleDecision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event: ...
 @overload
-def event_of(what: Fact | Decision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event | None: ...
-def event_of(what: Fact | Decision, at: float, names: Names = NO_NAMES, number: int = 0) -> Event | None:
+def event_of(what: Happened, at: float, names: Names = NO_NAMES, number: int = 0) -> Event | None: ...
+def event_of(what: Happened, at: float, names: Names = NO_NAMES, number: int = 0) -> Event | None:
     """The event of a fact or decision; None for `ClockAdvanced`. `names` are the names of nodes."""
     found = _described(what, at, names)
     if found is None:
@@ -209,7 +237,7 @@ def event_of(what: Fact | Decision, at: float, names: Names = NO_NAMES, number: 
     return Event(number, at, kind, subject, text, _count(what))
 
 
-def _count(what: Fact | Decision) -> int:
+def _count(what: Happened) -> int:
     match what:
         case Waiting(asks):
             return len(asks)
@@ -257,8 +285,10 @@ _NUMBERED = re.compile(r"(.*-)([1-9][0-9]{0,17})")
 Described = tuple[EventKind, str, str]
 
 
-def _described(what: Fact | Decision, at: float, names: Names) -> Described | None:
+def _described(what: Happened, at: float, names: Names) -> Described | None:
     """Kind, subject and text of what happened."""
+    if isinstance(what, ScaleDecision):
+        return _scaled(what, at, names)
     match what:
         case ClockAdvanced():
             return None
@@ -366,6 +396,31 @@ def _decided(what: Decision, names: Names) -> Described:
                 id,
                 f"moved from {_called(source, names)} to {_called(target, names)} (cost reduced by {gain})",
             )
+        case _:
+            assert_never(what)
+
+
+def _scaled(what: ScaleDecision, at: float, names: Names) -> Described:
+    """What an autoscaler has decided. A launch is the subject until its node has joined."""
+    match what:
+        case NodeRequested(launch, template, serves):
+            purpose = plural(serves, "piece") + " of work" if serves else "the minimum of its kind"
+            return EventKind.LAUNCHING, launch, f"launching a node of kind {template.name} for {purpose}"
+        case NodeArrived(launch, kind, node):
+            return EventKind.LAUNCHED, launch, f"joined as {_called(node, names)}, of kind {kind}"
+        case LaunchEnded(launch, kind, why, retry_at):
+            rest = max(0.0, retry_at - at)
+            pause = f"; no launch of kind {kind} for {duration_text(rest)}" if rest else ""
+            return EventKind.NOT_LAUNCHED, launch, f"not launched: {why}{pause}"
+        case RetirementBegun(launch, kind, node, idle_s):
+            text = f"retiring {launch} of kind {kind}: nothing has needed it for {duration_text(idle_s)}"
+            return EventKind.RETIRING, node, text
+        case RetirementCancelled(launch, kind, node, why):
+            return EventKind.NOT_RETIRED, node, f"{launch} of kind {kind} is not retired: {why}"
+        case NodeRetired(launch, kind, node):
+            return EventKind.RETIRED, node, f"{launch} of kind {kind} is drained and ended"
+        case NodeLost(launch, kind, node):
+            return EventKind.GONE, node, f"{launch} of kind {kind} is gone, and nobody retired it"
         case _:
             assert_never(what)
 

@@ -1,1 +1,1 @@
-"""What an autoscaler can decide. `stead.planner.scaler` decides; the types are here so that events have one vocabulary."""
+"""What an autoscaler can decide: `stead.planner.scaler` decides it, and the types are here, because they are events."""

@@ -26,6 +26,7 @@ from stead.engine.decisions import (
 )
 from stead.engine.engine import Engine
 from stead.engine.explain.events import event_of
+from stead.engine.explain.wording import Names
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -267,6 +268,11 @@ class Placing:
     @property
     def taint_ends(self) -> Sequence[TaintEnd]:
         return self._engine.taint_ends
+
+    @property
+    def titles(self) -> Names:
+        """The display names of nodes."""
+        return self._engine.titles
 
     @property
     def plugged(self) -> dict[tuple[str, str], float]:

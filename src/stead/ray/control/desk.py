@@ -24,9 +24,10 @@ import ray
 
 from stead.controller import Tally
 from stead.engine.engine import Engine
-from stead.engine.explain.events import Event
+from stead.engine.explain.events import Event, event_of
 from stead.engine.explain.explanations import Explanation
 from stead.engine.facts import AskEnded, AskRunning, AskSubmitted, Fact, GroupEnded, GroupSubmitted
+from stead.engine.scaling.decisions import ScaleDecision
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid
 from stead.journal import Journal
@@ -36,6 +37,7 @@ from stead.operate.audit import Audit, Author
 from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import Carried, Changes, Desk, LocalDesk, listed
 from stead.operate.history import Replayed, replay_decision
+from stead.operate.scale import ScaleView
 from stead.operate.snapshot import Known, KnownOwner, Snapshot
 from stead.operate.what_if import Difference
 from stead.ray.control.cluster import in_use, real_amounts, static_labels
@@ -112,6 +114,18 @@ class RayDesk(LocalDesk):
 
     def events(self, after: int, limit: int) -> Sequence[Event]:
         return self._state_store.events(after, limit)
+
+    def report_scale(self, view: ScaleView, decisions: Sequence[ScaleDecision]) -> None:
+        """If the call is repeated because a controller was killed, its events may already exist."""
+        with self._lock:
+            titles = self._work.placing.titles
+            events = [event_of(each, self.now(), titles) for each in decisions]
+        if is_called_again():
+            known = {(each.kind, each.subject, each.text) for each in self.events(-EVENTS_COUNTED, EVENTS_COUNTED)}
+            events = [each for each in events if (each.kind, each.subject, each.text) not in known]
+        for event in events:
+            self._state_store.add_event(event)
+        super().report_scale(view, decisions)
 
     def replay(self, ask: str = "", at: float | None = None) -> Replayed:
         with Journal.reading(self._folder / "journal.sqlite") as journal:
