@@ -522,6 +522,12 @@ class Engine:
         """Ids of all pending asks and groups, in the order in which they will be tried."""
         return tuple(item.id for item in self._parts.waiting.in_order())
 
+    @property
+    def pending(self) -> tuple[tuple[Item, ...], ...]:
+        """The same as asks and groups, those with equal shapes together."""
+        waiting = self._parts.waiting
+        return tuple(tuple(waiting.items_of(sleeper)) for sleeper in waiting.sleepers)
+
     def is_pending(self, id: AskId | GroupId) -> bool:
         """Whether the ask, the member or the group waits for a node."""
         return id in self._parts.waiting or self._parts.pending_ask(id) is not None

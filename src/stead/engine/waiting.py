@@ -201,6 +201,11 @@ class Lines:
         """The nodes where more free resources could help a sleeper."""
         return self._hopes.map.get(sleeper, 0)
 
+    @property
+    def sleepers(self) -> Iterable[Sleeper]:
+        """The shapes of all pending work."""
+        return self._lines
+
     def shapes(self) -> Iterator[Shape]:
         """The shapes of pending asks."""
         return (sleeper for sleeper in self._lines if isinstance(sleeper, Shape))

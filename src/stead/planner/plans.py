@@ -14,6 +14,9 @@ from stead.language.resources import Resources
 HYPOTHETICAL = "(hypothetical)"
 """The id of a node that does not exist yet, and the id prefix of work that was not submitted."""
 
+PRICE = "price"
+"""How plans name the limit `Limits.price_max`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:

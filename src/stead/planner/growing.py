@@ -1,0 +1,74 @@
+"""Growing a trial: one kind after the other joins, whichever serves the most work for its price.
+
+Rule: every step is tried on a fork, so this also finds nodes for work that is tied to other work: groups, affinities,
+spreads. It is the slow way; `packing` proposes nodes for all other work at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stead.language.asks import Group
+from stead.language.nodes import NodeTemplate
+from stead.planner.allowance import Allowance
+from stead.planner.trials import Trial, Trials
+
+STEPS_MAX = 1_000
+"""The maximum number of steps."""
+
+
+class _Step(NamedTuple):
+    """`nodes` new nodes of a kind serve `gain` pieces of work more."""
+
+    kind: NodeTemplate
+    nodes: int
+    gain: int
+    trial: Trial
+
+    @property
+    def worth(self) -> tuple[float, int]:
+        """How much work for the price; at the same price, nodes with fewer kinds of resources are better."""
+        return self.gain / (self.nodes * (self.kind.price or 1.0)), -len(self.kind.capacity)
+
+
+def grow(trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[NodeTemplate]) -> Trial:
+    """The trial with more nodes of these kinds, until no more of them would serve anything."""
+    kinds = tuple(kinds)
+    for _ in range(STEPS_MAX):
+        if not any(trial.pending) or not trials.may_go_on:
+            break
+        found = [step for kind in kinds if (step := _first_of_use(trials, trial, allowance, kind)) is not None]
+        if not found:
+            break
+        trial = _as_many_as_pay(trials, trial, allowance, max(found, key=lambda step: step.worth)).trial
+    return trial
+
+
+def _step(trials: Trials, trial: Trial, kind: NodeTemplate, nodes: int) -> _Step:
+    grown = trials.grown(trial, kind.name, nodes)
+    return _Step(kind, nodes, sum(trial.pending) - sum(grown.pending), grown)
+
+
+def _first_of_use(trials: Trials, trial: Trial, allowance: Allowance, kind: NodeTemplate) -> _Step | None:
+    """The fewest new nodes of a kind that serve anything: one, or for groups up to one for each member."""
+    engine = trial.engine
+    items = map(engine.item, engine.waiting)
+    members = max((len(item.all_members) if isinstance(item, Group) else 1 for item in items), default=0)
+    most = min(allowance.more(kind, trial.counts)[0], members)
+    for count in sorted({min(1 << power, most) for power in range(most.bit_length() + 1)} if most > 0 else ()):
+        step = _step(trials, trial, kind, count)
+        if step.gain > 0:
+            return step
+    return None
+
+
+def _as_many_as_pay(trials: Trials, trial: Trial, allowance: Allowance, step: _Step) -> _Step:
+    """Twice as many nodes of the kind each time, as long as each serves as much as the first ones."""
+    most = allowance.more(step.kind, trial.counts)[0]
+    while 2 * step.nodes <= most and trials.may_go_on:
+        more = _step(trials, trial, step.kind, 2 * step.nodes)
+        if more.gain < 2 * step.gain:
+            break
+        step = more
+    return step
