@@ -505,6 +505,12 @@ class Engine:
         return {id: nodes[kept.row].id for id, kept in self._parts.board.work.nominations.map.items()}
 
     @property
+    def reserved(self) -> tuple[NodeId, ...]:
+        """The nodes that are reserved for work that has been pending too long."""
+        hold = self._parts.board.world.hold
+        return self._parts.board.fleet.ids(hold.nodes) if hold is not None else ()
+
+    @property
     def asks(self) -> Mapping[AskId, Ask]:
         """Every ask that is placed, or pending without a group."""
         found = {id: placement.ask for id, placement in self._parts.board.work.placements.map.items()}
