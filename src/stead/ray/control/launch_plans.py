@@ -28,6 +28,8 @@ from stead.ray.wire.tables import Status
 
 Planner = Callable[[Engine, Sequence[NodeTemplate], Limits, Stock], Plan]
 
+NOT_LAUNCHED = "Ray's autoscaler could not launch it; its log, monitor.log, says why"
+
 PIECES_MAX = 10_000
 """The maximum number of pending pieces of one kind in a plan."""
 
@@ -82,7 +84,9 @@ class LaunchPlans:
             for id, row in status.nodes.items()
             if row.kind in kinds and id in engine.nodes and HEAD not in row.total
         }
-        launching = Counter({kind: status.launching.get(kind, 0) for kind in kinds - (tired & self._hang)})
+        # A request for a type that rests fails again and again as long as it stands, so only what exists counts.
+        launching = Counter({kind: status.starting.get(kind, 0) for kind in kinds - self._hang})
+        launching += Counter({kind: status.requested.get(kind, 0) for kind in kinds - tired})
         requested = launching | Counter({kind: standing.get(kind, 0) for kind in kinds - tired})
         catalog = [replace(each, count_max=0) if each.name in tired else each for each in types.catalog]
         fork = with_pending(engine, pending)
@@ -124,7 +128,7 @@ class LaunchPlans:
         kinds = {each.name: each for each in types.catalog}
         for failure in sorted(status.failures, key=lambda each: each.failed):
             if failure.kind in kinds and failure.failed > now - settings.retry_max_s:
-                self._failed(failure.kind, failure.began or failure.failed, failure.why, failure.failed)
+                self._failed(failure.kind, failure.began or failure.failed, NOT_LAUNCHED, failure.failed)
         for kind in [kind for kind, since in self._since.items() if now >= since + settings.join_s]:
             self._hang.add(kind)
             self._failed(kind, now, f"no node has joined within {duration_text(settings.join_s)}", now)

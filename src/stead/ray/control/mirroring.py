@@ -48,9 +48,13 @@ class Mirroring:
         if time.monotonic() - self._looked < MIRROR_S or self._thread.is_alive() or not is_autoscaler_v2():
             return
         self._looked = time.monotonic()
-        demands = (row for row in status.pending if any(read_name(name) for name in row.resources))
-        pending = [(work.ask_of_demand(row, "pending"), row.count) for row in demands]
-        given = (status, self._placing.fork(status), pending, desk)
+        try:
+            demands = (row for row in status.pending if any(read_name(name) for name in row.resources))
+            pending = [(work.ask_of_demand(row, "pending"), row.count) for row in demands]
+            given = (status, self._placing.fork(status), pending, desk)
+        except Exception:
+            log.exception("the pending demand could not be read")
+            return
         self._thread = threading.Thread(target=self._update, args=given, name="stead-mirror", daemon=True)
         self._thread.start()
 

@@ -102,7 +102,8 @@ def read_node_types(text: str) -> NodeTypes:
         for name, fields in types.items()
     }
     catalog = tuple(_as_it_joins(template) for template in file.catalog)
-    demands = {each.name: _demand(each.name, known) for each in catalog}
+    launched = {each.name: known[each.name] for each in catalog}
+    demands = {name: _demand(name, launched) for name in launched}
     minimums = {each.name: each.count_min for each in file.catalog}
     return NodeTypes(catalog, file.limits, file.settings, known, demands, minimums)
 

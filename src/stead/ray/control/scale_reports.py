@@ -24,7 +24,7 @@ def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str]) -
     running = Counter(planned.stock.running.values())
     rests = {rest.kind: rest for rest in planned.rests}
     templates = {each.name: each for each in planned.types.catalog}
-    coming = Counter({kind: count for kind, count in status.launching.items() if kind in templates})
+    coming = Counter(status.requested) + Counter(status.starting)
     kinds = tuple(
         KindView(
             each.name,
@@ -44,6 +44,7 @@ def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str]) -
     launches = tuple(
         LaunchView(f"{kind}-{number}", kind, since, "starting", since + planned.types.settings.join_s)
         for kind, count in sorted(coming.items())
+        if kind in templates
         for since in [planned.since.get(kind, planned.at)]
         for number in range(1, count + 1)
     )

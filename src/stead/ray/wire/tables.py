@@ -46,12 +46,12 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class FailedLaunch:
-    """A node that Ray's autoscaler could not launch. Times are in seconds since 1970."""
+    """A node that Ray's autoscaler could not launch. Ray keeps the reason in its own log. Times are whole seconds since
+    1970."""
 
     kind: str
     began: float
     failed: float
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,8 @@ class Status:
     nodes: Mapping[str, NodeRow]
     pending: tuple[PendingRow, ...]
     groups_wait: bool = False  # a placement group is not placed, or only partly
-    launching: Mapping[str, int] = field(default_factory=dict)  # by node type, what Ray's autoscaler is launching
+    requested: Mapping[str, int] = field(default_factory=dict)  # by node type, what Ray's autoscaler requested
+    starting: Mapping[str, int] = field(default_factory=dict)  # by node type, what exists and has not joined
     failures: tuple[FailedLaunch, ...] = ()  # what it could not launch; Ray's autoscaler never forgets them
 
 
@@ -126,10 +127,17 @@ class Tables:
             for group in state.pending_gang_resource_requests
             for request in group.requests
         ]
-        groups_wait = bool(state.pending_gang_resource_requests)
         scaling = reply.autoscaling_state
+        requested = Counter[str]()
+        for request in scaling.pending_instance_requests:
+            requested[request.ray_node_type_name] += request.count
         return Status(
-            {node.id: node for node in nodes}, tuple(pending), groups_wait, _launching(scaling), _failures(scaling)
+            {node.id: node for node in nodes},
+            tuple(pending),
+            bool(state.pending_gang_resource_requests),
+            dict(requested),
+            dict(Counter(instance.ray_node_type_name for instance in scaling.pending_instances)),
+            _failures(scaling),
         )
 
     def node_names(self) -> dict[str, str]:
@@ -225,17 +233,9 @@ def _node(row: Any) -> NodeRow:
     )
 
 
-def _launching(scaling: Any) -> dict[str, int]:
-    found = Counter[str]()
-    for request in scaling.pending_instance_requests:
-        found[request.ray_node_type_name] += request.count
-    found.update(instance.ray_node_type_name for instance in scaling.pending_instances)
-    return dict(found)
-
-
 def _failures(scaling: Any) -> tuple[FailedLaunch, ...]:
     return tuple(
-        FailedLaunch(each.ray_node_type_name, float(each.start_ts), float(each.failed_ts), each.reason)
+        FailedLaunch(each.ray_node_type_name, float(each.start_ts), float(each.failed_ts))
         for each in scaling.failed_instance_requests
     )
 
