@@ -172,14 +172,18 @@ LOST = """
 """
 
 TAINTED_TOO = """
+    from stead.ray.remote_desk import remote_desk
+
     ran_on = ray.get(where.remote(), timeout=60)
-    stead.taint(ran_on, {"suspect": "yes"})
-    tainted = time.monotonic()
+    stead.taint(ran_on, {"suspect": "yes"}, owner="vision")
     next_on = ray.get(where.remote(), timeout=60)
-    wait_for(lambda: ran_on not in alive(), 60, "the end of the tainted node")
-    print(json.dumps({
-        "head": head, "ran_on": ran_on, "next_on": next_on, "seconds": time.monotonic() - tainted,
-    }))
+    stead.taint(next_on, {"suspect": "yes"})
+    wait_for(lambda: next_on not in alive(), 60, "the end of the tainted node")
+    kept = {each.node: each.kept for each in remote_desk().scale().nodes}.get(ran_on)
+    stays = ran_on in alive()
+    stead.untaint(ran_on, ["suspect"])
+    wait_for(lambda: ran_on not in alive(), 60, "the end of the node that nobody owns any more")
+    print(json.dumps({"head": head, "ran_on": ran_on, "next_on": next_on, "kept": kept, "stays": stays}))
 """
 
 MUCH = """
@@ -303,9 +307,13 @@ def test_work_that_cannot_run_on_the_tainted_head_gets_a_new_node_that_ends_when
     assert found["taints"] == ["kept=free"], "the taint still stands"
 
 
-def test_a_tainted_launched_node_is_replaced_for_new_work_and_ends_when_idle(cluster: Autoscaled) -> None:
+def test_a_tainted_launched_node_is_replaced_and_ends_when_idle_unless_the_taint_has_an_owner(
+    cluster: Autoscaled,
+) -> None:
     found = run(cluster, TAINTED_TOO)
     assert found["next_on"] not in (found["head"], found["ran_on"])
+    assert found["stays"], "it was idle for longer than the node that has ended"
+    assert found["kept"] == "vision has set the taint suspect"
 
 
 def test_infeasible_work_and_demand_above_the_limit_do_not_stop_scale_up(cluster: Autoscaled) -> None:

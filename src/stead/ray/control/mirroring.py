@@ -66,8 +66,9 @@ class Mirroring:
                 mirror.clear()
                 return
             mirror.update(status, lambda: engine, pending)
+            self._placing.kept_nodes.update(status, engine)
             if self._cluster.node_types is not None and mirror.plans.latest is not None:
-                view = scale_view(mirror.plans.latest, status, engine.titles)
+                view = scale_view(mirror.plans.latest, status, engine.titles, self._placing.kept_nodes.why)
                 desk.report_scale(view, mirror.plans.decided())
         except Exception:
             log.exception("the pending demand could not be sent to the autoscaler")

@@ -19,8 +19,8 @@ from stead.ray.wire.tables import NodeRow, Status
 PROVIDER = "Ray's autoscaler"
 
 
-def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str]) -> ScaleView:
-    """Ray's autoscaler as of the latest plan."""
+def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str], kept: Mapping[NodeId, str]) -> ScaleView:
+    """Ray's autoscaler as of the latest plan. `kept` says why a node stays although it is idle."""
     running = Counter(planned.stock.running.values())
     rests = {rest.kind: rest for rest in planned.rests}
     templates = {each.name: each for each in planned.types.catalog}
@@ -49,7 +49,7 @@ def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str]) -
         for number in range(1, count + 1)
     )
     nodes = tuple(
-        _node(status.nodes[id], templates[kind], titles.get(id, id), planned.at)
+        _node(status.nodes[id], templates[kind], titles.get(id, id), planned.at, kept.get(id, ""))
         for id, kind in planned.stock.running.items()
         if id in status.nodes
     )
@@ -57,7 +57,7 @@ def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str]) -
     return ScaleView(planned.at, PROVIDER, kinds, launches, nodes, price, plan_view(planned.plan, is_like=False))
 
 
-def _node(row: NodeRow, template: NodeTemplate, title: str, at: float) -> ScaledNodeView:
+def _node(row: NodeRow, template: NodeTemplate, title: str, at: float, kept: str) -> ScaledNodeView:
     state = "retiring" if row.draining else "idle" if row.idle_s else "busy"
     since = at - row.idle_s if row.idle_s else None
-    return ScaledNodeView(row.kind, row.id, title, row.kind, template.price, state, since)
+    return ScaledNodeView(row.kind, row.id, title, row.kind, template.price, state, since, kept)
