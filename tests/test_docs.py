@@ -32,6 +32,7 @@ from stead.cli import COMMANDS, main, stead
 from stead.kubernetes.podspec import ask_of
 from stead.kubernetes.ray_clusters import node_templates
 from stead.operate.plans import read_catalog
+from stead.scaling.catalog import cluster_of
 from stead.sim.scenario import parse
 from stead.specs.sections import load_yaml
 from tests.serving import serving, simulated
@@ -250,7 +251,9 @@ def test_every_block_of_the_page_runs(
                 elif found and found[1] == SERVED:
                     desk = serve(block.body)
                 elif found and found[1] == "kinds.yaml":
-                    assert read_catalog(load_yaml(block.body))
+                    assert read_catalog(load_yaml(block.body)).kinds
+                elif found and found[1] == "autoscaled.yaml":
+                    assert cluster_of(load_yaml(block.body)).catalog
                 elif desk is not None and "nodes" not in load_yaml(block.body):
                     desk.what_if(load_yaml(block.body))
                 else:

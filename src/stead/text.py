@@ -58,6 +58,11 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def price_text(price: float) -> str:
+    """``13``, ``2.5``, ``1,234.57``, ``0.0025``: at most two decimals, or four for prices below 1."""
+    return f"{price:,.{2 if price >= 1 else 4}f}".rstrip("0").rstrip(".")
+
+
 def joined(items: Iterable[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     *others, last = [*items] or [""]

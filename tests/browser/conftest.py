@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, expect, sync_playwright
 
 from stead.sim.desk import SimDesk
+from tests.autoscaled import ATLAS, report_scaling
 from tests.browser.tabs import Tab, Visit
 from tests.serving import Served, serving, simulated
 
@@ -57,8 +58,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def shown() -> Iterator[Served]:
-    """The cluster of the screenshots. No test changes it."""
+    """The cluster of the screenshots, with an autoscaler. No test changes it."""
     with simulated(SHOWN) as desk, serving(desk) as served:
+        report_scaling(desk, *ATLAS)
         yield served
 
 

@@ -26,6 +26,7 @@ PAGES = (
     "/ui/groups/train-language",
     "/ui/what-if",
     "/ui/what-if?kind=leave&node=cpu-a-1&kind=join&count=2&like=a100-a-1&kind=written&text=work:%20[]",
+    "/ui/scale",
     "/ui/events",
     "/ui/history?ask=solver",
     "/ui/change?do=drain&node=cpu-a-1&node=cpu-a-2",
@@ -35,7 +36,10 @@ PAGES = (
     "/login",
 )
 
-COLOURFUL = ("/ui/", PAGES[4], "/ui/waiting", "/ui/work", PAGES[13], "/ui/events", "/ui/history?ask=nobody", "/login")
+COLOURFUL = (
+    *("/ui/", PAGES[4], "/ui/waiting", "/ui/work", PAGES[13], "/ui/scale"),
+    *("/ui/events", "/ui/history?ask=nobody", "/login"),
+)
 
 MANY = """
 title: five thousand

@@ -30,6 +30,7 @@ PICTURES = {
     "waiting": ("light", "/ui/waiting"),
     "work": ("dark", "/ui/work/gateway-1"),
     "what-if": ("light", "/ui/what-if?kind=join&count=4&like=a100-a-1&kind=leave&node=cpu-a-1"),
+    "scale": ("light", "/ui/scale"),
     "history": ("light", "/ui/history?ask=solver"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,7 +114,7 @@ class TestReports:
 
     def test_an_autoscaler_that_stops_reporting_is_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = [0.0]
-        monkeypatch.setattr("stead.operate.scale.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("stead.operate.scale.time", SimpleNamespace(monotonic=lambda: now[0]))
         reports = Reports()
         reports.add(seen(), ())
         silent = []

@@ -56,9 +56,15 @@ class World:
     """`step` lets the scaler decide and carries the decisions out; nodes join by `join`."""
 
     def __init__(
-        self, *kinds: NodeTemplate, settings: ScaleSettings = QUICK, limits: Limits = NO_LIMITS, lag: bool = False
+        self,
+        *kinds: NodeTemplate,
+        settings: ScaleSettings = QUICK,
+        limits: Limits = NO_LIMITS,
+        lag: bool = False,
+        stubborn: bool = False,
     ) -> None:
         self.kinds, self.settings, self.limits, self.is_lagging = kinds or (kind(),), settings, limits, lag
+        self.is_stubborn = stubborn  # instances do not end
         self.ids = (f"launch-{number}" for number in count(1))
         self.now, self.engine = 0.0, Engine()
         self.instances: dict[LaunchId, Instance] = {}
@@ -91,10 +97,14 @@ class World:
         return decisions
 
     def until(self, moment: float) -> list[ScaleDecision]:
-        """Step whenever a step is due, up to this time."""
-        decisions = self.step()
-        while (due := self.scaler.next_moment) is not None and due <= moment:
-            decisions += self.step(due - self.now)
+        """Step whenever a step is due or something was decided, up to this time."""
+        decisions = new = self.step()
+        while True:
+            due = self.now if new else self.scaler.next_moment
+            if due is None or due > moment:
+                break
+            new = self.step(due - self.now)
+            decisions += new
         self.now = moment
         return decisions + self.step()
 
@@ -110,10 +120,10 @@ class World:
                 self.apply(NodeLabelled(node, Labels({RETIRING: launch})), NodeDrained(node))
             case RetirementCancelled(_, _, node):
                 self.apply(NodeDrained(node, False), NodeLabelled(node, removed=(RETIRING,)))
-            case NodeRetired(launch) | LaunchEnded(launch) | NodeLost(launch):
-                instance = self.instances.pop(launch, None)
-                if instance is not None and instance.node:
-                    self.apply(NodeLeft(instance.node))
+            case NodeRetired(launch) | LaunchEnded(launch) | NodeLost(launch) if not self.is_stubborn:
+                gone = self.instances.pop(launch, None)
+                if gone is not None and gone.node:
+                    self.apply(NodeLeft(gone.node))
 
     def join(self, *launches: LaunchId, **differences: object) -> None:
         """The nodes of these launches, or of all that have not joined, join as described, except for `differences`."""

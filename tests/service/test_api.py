@@ -59,6 +59,7 @@ GOLDEN: list[tuple[str, str, str, Any, Any]] = [  # file, method, path, body, ty
     ("lint-spec", "POST", "/lint", {"work": [{"id": "x", "selector": "zonee = a"}]}, schemas.Findings),
     ("events", "GET", "/events?after=10&limit=5", None, schemas.Events),
     ("plan", "POST", "/plan", {}, schemas.Plan),
+    ("scale", "GET", "/scale", None, schemas.Scale),
     ("replay", "GET", "/replay?ask=web-1", None, schemas.Replayed),
     ("patch", "PATCH", f"/nodes/{LONG}", WHOLE, CARRIED),
     ("patch-many", "PATCH", "/nodes", {"selector": "zone in [a]", "labels": {"rack": "7"}}, CARRIED),

@@ -22,10 +22,12 @@ from stead.engine.scaling.decisions import (
     ScaleDecision,
 )
 from stead.operate.known_fields import picked
-from stead.operate.plans import PlanView, plan_json, plan_of, plan_view
+from stead.operate.plans import PlanView, limits_json, limits_of, plan_json, plan_of, plan_view
 from stead.operate.views import amounts
+from stead.planner.plans import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
+    from stead.planner.retiring import Consolidation
     from stead.planner.scaler import Scaler
 
 REPORT_S = 15.0
@@ -122,11 +124,19 @@ class ScaleView:
     price: float
     plan: PlanView | None = None
     proposals: tuple[MoveView, ...] = ()
+    limits: Limits = NO_LIMITS
     is_silent: bool = False
     tallied: Tallied = Tallied()
 
 
-def scale_view(scaler: Scaler, engine: Engine, provider: str, at: float, began: float = 0.0) -> ScaleView:
+def scale_view(
+    scaler: Scaler,
+    engine: Engine,
+    provider: str,
+    at: float,
+    began: float = 0.0,
+    proposals: Sequence[Consolidation] = (),
+) -> ScaleView:
     """What a scaler sees and plans, as of its latest step. `provider` is the title of the provider, `at` the time on
     the wall clock, and `began` is time 0 of the scaler's clock on the wall clock."""
     running, coming = Counter(scaler.stock.running.values()), Counter(each.kind for each in scaler.in_flight)
@@ -172,8 +182,11 @@ def scale_view(scaler: Scaler, engine: Engine, provider: str, at: float, began: 
         )
         for each in scaler.standing
     )
-    plan = None if scaler.plan is None else plan_view(scaler.plan, is_like=False)
-    return ScaleView(at, provider, kinds, launches, nodes, sum(each.price for each in nodes), plan)
+    resting = {rest.kind: rest.why for rest in scaler.rests}
+    plan = None if scaler.plan is None else plan_view(scaler.plan, False, resting)
+    price = round(sum(each.price for each in nodes), 9)
+    moves = tuple(MoveView((each.node,), each.moves, each.saves) for each in proposals)
+    return ScaleView(at, provider, kinds, launches, nodes, price, plan, moves, scaler.limits)
 
 
 class Reports:
@@ -224,6 +237,7 @@ def scale_json(view: ScaleView | None) -> dict[str, Any]:
                 }
                 for each in view.proposals
             ],
+            "limits": limits_json(view.limits),
             "tallied": _fields(view.tallied),
         }
     }
@@ -251,6 +265,7 @@ def scale_of(found: Mapping[str, Any]) -> ScaleView | None:
             MoveView(tuple(each["nodes"]), tuple((move["id"], move["node"]) for move in each["moves"]), each["saves"])
             for each in given["proposals"]
         ),
+        limits_of(given["limits"]),
         given["is_silent"],
         _picked(given["tallied"], Tallied),
     )

@@ -9,7 +9,7 @@ A node that a person has drained is ended once it is idle for long enough, as if
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -26,15 +26,15 @@ from stead.engine.scaling.decisions import (
 from stead.language.asks import Ask
 from stead.language.nodes import Node, NodeId, NodeTemplate
 from stead.planner.launches import REPEAT_S, Launched, Launches
+from stead.planner.plans import Stock
 from stead.planner.resting import Resting
+from stead.planner.retiring import retirable
+from stead.planner.trials import settle
 
 RETIRING = "stead.dev/retiring"
 """The label of a node that the autoscaler drains, so that the next autoscaler continues after a crash. The value is the
 id of the launch. Set it before the node is drained, and remove it after the node is uncordoned: a drained node without
 the label was drained by a person."""
-
-DECIDES_MAX = 1_000
-"""The maximum number of calls of `Engine.decide` until a fork is settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,12 @@ class Standing:
     is_retiring: bool = False
 
 
-def settled(fork: Engine) -> Engine:
-    """The same fork, with everything decided that can be decided now."""
-    for _ in range(DECIDES_MAX):
-        fork.decide()
-        if fork.next_moment is None or fork.next_moment > fork.now:
-            break
-    return fork
-
-
 def uncordoned(engine: Engine, nodes: Iterable[NodeId]) -> Engine:
     """A settled fork in which these nodes take work again."""
     fork = engine.fork()
     fork.apply(*(NodeDrained(node, False) for node in nodes))
-    return settled(fork)
+    settle(fork)
+    return fork
 
 
 class IdleNodes:
@@ -93,6 +85,8 @@ class IdleNodes:
         self._idle_s, self._settle_s = idle_s, settle_s
         self.due: list[float] = []
         """When to look again if nothing happens before."""
+        self.standing: tuple[Standing, ...] = ()
+        """The launched nodes that have joined."""
         self._nodes = engine.nodes
         busy = {*engine.placed.values(), *engine.used, *engine.nominated.values(), *engine.reserved}
         self._here = [launch for launch in launches if launch.node and not launch.is_going]
@@ -100,15 +94,15 @@ class IdleNodes:
             since = now if launch.idle is None else launch.idle
             launch.idle = None if launch.node in busy else since
         alive = Counter(launch.kind for launch in launches if not launch.is_going)
-        usable = Counter(launch.kind for launch in self._here if launch.counts and self._takes_work(launch))
-        self._spare, self._surplus = Counter[str](), Counter[str]()
-        for kind in alive:
-            template = kinds.get(kind)
-            self._spare[kind] = usable[kind] - (template.count_min if template is not None else 0)
-            self._surplus[kind] = alive[kind] - (template.count_max if template is not None else 0)
+        usable = Counter(launch.kind for launch in self._here if self._is_usable(launch))
+        self._known = {kind: kinds.get(kind, NodeTemplate(kind)) for kind in alive}
+        self._spare = Counter({kind: usable[kind] - each.count_min for kind, each in self._known.items()})
+        alive.subtract(launch.kind for launch in self._here if self._is_retiring(launch))
+        self._surplus = Counter({kind: alive[kind] - each.count_max for kind, each in self._known.items()})
 
-    def _takes_work(self, launch: Launched) -> bool:
-        return not self._nodes[launch.node].draining and launch.begun is None
+    def _is_usable(self, launch: Launched) -> bool:
+        """Whether its node counts as one of its kind and takes work."""
+        return launch.counts and launch.begun is None and not self._nodes[launch.node].draining
 
     def _is_drained_here(self, launch: Launched) -> bool:
         """Whether its node is drained by the autoscaler: this one, or one before a restart."""
@@ -124,10 +118,12 @@ class IdleNodes:
         wanted: frozenset[NodeId] = frozenset()
         if expected.waiting and empty:
             wanted = frozenset(uncordoned(expected, empty).placed.values()).intersection(empty)
-        back: dict[NodeId, str] = {}
+        owners, back = self._owned_taints() if retiring else {}, dict[NodeId, str]()
         for launch in retiring:
             if launch.idle is None:
                 back[launch.node] = "work runs there"
+            elif launch.node in owners:
+                back[launch.node] = owners[launch.node]
             elif launch.node in wanted:
                 back[launch.node] = "pending work fits there"
             elif not launch.wrong and self._spare[launch.kind] < 0:
@@ -152,40 +148,59 @@ class IdleNodes:
 
     # -- retiring
 
-    def retire(
-        self, expected: Engine, unserved: Collection[str], resting: Resting
-    ) -> tuple[list[ScaleDecision], tuple[Standing, ...]]:
-        """Retirements that begin or end, and every launched node with the reason why it stays. Pending work that is
-        `unserved` needs no node."""
+    def retire(self, expected: Engine, unplanned: Collection[str], resting: Resting) -> list[ScaleDecision]:
+        """Retirements that begin or end, and in `standing` the reason why each other node stays. In `expected`, the
+        nodes that are coming have joined; `unplanned` is pending work that may need more nodes than these."""
         decisions: list[ScaleDecision] = []
-        standing = []
-        owners = self._owned_taints()
-        wanted: frozenset[NodeId] | None = None
-        for launch in sorted(self._here, key=self._order):
-            node, kept, is_retiring = self._nodes[launch.node], "", False
+        for launch in self._here:
+            node = self._nodes[launch.node]
             self._note_cordon(launch, node)
             if self._is_drained_here(launch):
-                is_retiring = launch.cancelled is None
-                decisions += self._finished(launch, resting) if is_retiring else ()
-            elif RETIRING in node.labels and self._was_uncordoned(launch):
+                decisions += self._finished(launch, resting) if launch.cancelled is None else ()
+            elif RETIRING in node.labels and self._is_not_being_drained(launch):
                 launch.idle = None if launch.idle is None else self._now
                 if self._is_time(launch.cancelled):
                     launch.cancelled = self._now
                     why = "somebody has uncordoned it"
                     decisions.append(RetirementCancelled(launch.id, launch.kind, node.id, why))
-            elif launch.idle is not None and self._is_due(launch):
-                if wanted is None:
-                    wanted = _wanted(expected, unserved)
-                kept = owners.get(node.id, "") or self._why_kept(launch, node, wanted)
-                if not kept:
-                    is_retiring = True
-                    decisions += self._begun(launch, node)
-            standing.append(Standing(launch.id, launch.kind, node.id, launch.idle, kept or launch.wrong, is_retiring))
-        return decisions, tuple(standing)
+        by_age = sorted(self._here, key=lambda each: (inf if each.idle is None else each.idle, each.id))
+        due = [launch for launch in by_age if self._is_due(launch)]
+        kept = self._kept(due, expected, unplanned)
+        for launch in due:
+            if launch.node not in kept:
+                decisions += self._begun(launch)
+        self.standing = tuple(
+            Standing(
+                launch.id,
+                launch.kind,
+                launch.node,
+                launch.idle,
+                kept.get(launch.node) or launch.wrong,
+                self._is_retiring(launch),
+            )
+            for launch in self._here
+            if launch.ended is None
+        )
+        return decisions
 
-    def _order(self, launch: Launched) -> tuple[bool, float, LaunchId]:
-        """Nodes that are not what they should be go first, then those that are idle for longest."""
-        return not launch.wrong, inf if launch.idle is None else launch.idle, launch.id
+    def _is_retiring(self, launch: Launched) -> bool:
+        return launch.cancelled is None and (launch.begun is not None or self._is_drained_here(launch))
+
+    def _kept(self, due: Sequence[Launched], expected: Engine, unplanned: Collection[str]) -> dict[NodeId, str]:
+        """Why idle nodes stay whose time has come."""
+        kept = self._owned_taints() if due else {}
+        usable = {launch.node: launch.kind for launch in self._here if self._is_usable(launch)}
+        asked = []
+        for launch in due:
+            if launch.node in usable and self._spare[launch.kind] <= 0:
+                kept[launch.node] = f"the minimum of its kind is {self._known[launch.kind].count_min}"
+            elif launch.node in usable and launch.node not in kept:
+                asked.append(launch.node)
+        if asked:
+            wanted = _wanted(expected, unplanned)
+            asked = [node for node in asked if node not in wanted]
+            kept |= retirable(expected, tuple(self._known.values()), Stock(usable), asked).kept
+        return {launch.node: kept[launch.node] for launch in due if launch.node in kept}
 
     def _note_cordon(self, launch: Launched, node: Node) -> None:
         """Forget what has taken effect, and what never will."""
@@ -196,42 +211,33 @@ class IdleNodes:
         if not node.draining or launch.idle is None:
             launch.emptied = None
 
-    def _was_uncordoned(self, launch: Launched) -> bool:
-        """Whether its node has the label of a retirement that is not just being begun."""
+    def _is_not_being_drained(self, launch: Launched) -> bool:
+        """Whether no drain of its node is under way."""
         return launch.begun is None or self._now >= launch.begun + REPEAT_S
 
     def _is_due(self, launch: Launched) -> bool:
-        """Whether it is idle for long enough. Nodes over the maximum, and those that are not what they should be, have
-        no time."""
-        assert launch.idle is not None
-        at_once = bool(launch.wrong) or self._surplus[launch.kind] > 0
-        moment = launch.idle + (0.0 if at_once else self._idle_s)
+        """Whether an idle node has been idle for long enough. Nodes over the maximum, and those that are not what they
+        should be, need no time."""
+        if launch.idle is None or self._is_drained_here(launch) or not self._is_not_being_drained(launch):
+            return False
+        is_surplus = launch.begun is None and self._surplus[launch.kind] > 0
+        self._surplus[launch.kind] -= is_surplus
+        moment = launch.idle + (0.0 if is_surplus or launch.wrong else self._idle_s)
         self.due.append(moment)
         return self._now >= moment
 
-    def _why_kept(self, launch: Launched, node: Node, wanted: Collection[NodeId]) -> str:
-        """Why an idle node stays; empty if it can go."""
-        if node.id in wanted and not launch.wrong:
-            return "pending work may need it"
-        if launch.counts and self._takes_work(launch) and self._spare[launch.kind] <= 0:
-            return f"the minimum of its kind is {self._kinds[launch.kind].count_min}"
-        return ""
-
-    def _begun(self, launch: Launched, node: Node) -> Iterable[ScaleDecision]:
+    def _begun(self, launch: Launched) -> Iterable[ScaleDecision]:
         assert launch.idle is not None
-        if launch.counts and self._takes_work(launch):
-            self._spare[launch.kind] -= 1
-        self._surplus[launch.kind] -= 1
-        if node.draining:  # by a person
-            return [self._ended(launch, NodeRetired(launch.id, launch.kind, node.id))]
+        if self._nodes[launch.node].draining:  # by a person
+            return [self._ended(launch, NodeRetired(launch.id, launch.kind, launch.node))]
         if not self._is_time(launch.begun):
             return []
-        launch.begun = self._now
-        return [RetirementBegun(launch.id, launch.kind, node.id, self._now - launch.idle)]
+        launch.begun, launch.cancelled = self._now, None
+        self.due.append(self._now + self._settle_s)
+        return [RetirementBegun(launch.id, launch.kind, launch.node, self._now - launch.idle)]
 
     def _finished(self, launch: Launched, resting: Resting) -> Iterable[ScaleDecision]:
         """The end of a drained node, once it is empty for long enough."""
-        self._surplus[launch.kind] -= 1
         launch.emptied = self._now if launch.emptied is None else launch.emptied
         if self._now < launch.emptied + self._settle_s:
             self.due.append(launch.emptied + self._settle_s)
@@ -257,13 +263,12 @@ class IdleNodes:
         return found
 
 
-def _wanted(engine: Engine, unserved: Collection[str]) -> frozenset[NodeId]:
-    """The nodes that some pending work could use if nothing else ran there, without that which is unserved."""
+def _wanted(engine: Engine, pending: Collection[str]) -> frozenset[NodeId]:
+    """The nodes that some of this pending work could use if nothing else ran there."""
     found: dict[object, frozenset[NodeId]] = {}
-    for id in engine.waiting:
-        if id not in unserved:
-            item = engine.item(id)
-            for ask in (item,) if isinstance(item, Ask) else item.all_members:
-                if ask.shape_key not in found:
-                    found[ask.shape_key] = engine.feasible(ask)
+    for id in pending:
+        item = engine.item(id)
+        for ask in (item,) if isinstance(item, Ask) else item.all_members:
+            if ask.shape_key not in found:
+                found[ask.shape_key] = engine.feasible(ask)
     return frozenset().union(*found.values())

@@ -127,11 +127,12 @@ class Launches:
         self, now: float, instances: Sequence[Instance], failures: Iterable[LaunchFailed], nodes: Mapping[NodeId, Node]
     ) -> list[ScaleDecision]:
         """What became of each launch since the last call."""
-        decisions = self._listed(now, instances)
+        decisions: list[ScaleDecision] = []
         for failure in failures:
             launch = self._all.get(failure.launch)
             if launch is not None and launch.ended is None:
                 decisions.append(self._give_up(launch, failure.why, now, failure.is_stock_out))
+        decisions += self._listed(now, instances)
         found = nodes_of((launch.instance for launch in self._all.values()), nodes)
         for launch in self._all.values():
             launch.node = found.get(launch.id, "")

@@ -15,18 +15,19 @@ from math import inf
 from stead.engine.engine import Engine
 from stead.engine.facts import NodeJoined
 from stead.engine.scaling.decisions import LaunchId, NodeRequested, ScaleDecision
-from stead.language.asks import Group
+from stead.language.asks import AskId, Group
 from stead.language.nodes import NodeTemplate
 from stead.planner.idle_nodes import RETIRING as RETIRING
-from stead.planner.idle_nodes import IdleNodes, settled
+from stead.planner.idle_nodes import IdleNodes
 from stead.planner.idle_nodes import Standing as Standing
 from stead.planner.instances import Instance, LaunchFailed
 from stead.planner.joining import as_described
 from stead.planner.launches import Launches
 from stead.planner.planning import plan
-from stead.planner.plans import NO_LIMITS, NO_STOCK, Launch, Limits, Plan, Stock
+from stead.planner.plans import HYPOTHETICAL, NO_LIMITS, NO_STOCK, Launch, Limits, Plan, Stock
 from stead.planner.resting import Rest as Rest
 from stead.planner.resting import Resting
+from stead.planner.trials import settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class ScaleSettings:
 
     Attributes:
         idle_s: How long nothing must need a node before it is retired.
-        settle_s: How long work must be pending before a node is launched for it, so that a burst gets one plan.
+        settle_s: How long work must be pending before a node is launched for it, so that a burst gets one plan. Time
+            in which a node is on its way for it does not count.
         join_s: How long a launch may take until its node has joined as requested.
         retry_s: How long a kind rests after its launch failed. Each failure in a row doubles it.
         retry_max_s: The maximum of both.
@@ -107,8 +109,10 @@ class Scaler:
         self._new_id, self._made = new_id, 0
         self._requests: deque[float] = deque(maxlen=max(1, settings.launches_per_minute))
         self._pending: dict[str, float] = {}  # pending work, and since when
+        self._unserved: dict[str, float] = {}  # pending work that has no node even when those that come have joined
         self._planned = -inf  # when the latest plan was made
-        self._planned_for: object = None
+        self._state: object = None  # what plans depend on, as of the latest step
+        self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
         self._is_current = False  # whether the latest plan is for the cluster as it is
         self._due: list[float] = []
         self._now = -inf
@@ -128,8 +132,8 @@ class Scaler:
         expected, cancelled = idle.take_back(self._expected(seen.engine))
         decisions += cancelled
         decisions += self._requested(expected)
-        retired, self.standing = idle.retire(expected, self._unserved(), self._resting)
-        decisions += retired
+        decisions += idle.retire(self._joined(expected), self._unplanned(expected), self._resting)
+        self.standing = idle.standing
         self._due += [*idle.due, *self._launches.moments()]
         self.rests = self._resting.at(seen.now)
         self.in_flight = tuple(launch.instance for launch in self._launches if launch.is_coming)
@@ -141,75 +145,99 @@ class Scaler:
         for launch in self._launches:
             if launch.is_incomplete and launch.kind in self._kinds:
                 fork.apply(*as_described(self._kinds[launch.kind], fork.nodes[launch.node]))
-        return settled(fork)
+        settle(fork)
+        return fork
+
+    def _joined(self, expected: Engine) -> Engine:
+        """A fork in which the nodes that are coming have joined."""
+        coming = [launch for launch in self._launches if launch.is_coming and launch.kind in self._kinds]
+        if not coming or not expected.waiting:
+            return expected
+        fork = expected.fork()
+        fork.apply(*(NodeJoined(self._kinds[each.kind].node(f"{HYPOTHETICAL}/{each.id}")) for each in coming))
+        settle(fork)
+        return fork
 
     # -- launching
 
     def _requested(self, expected: Engine) -> list[ScaleDecision]:
         """Launches for the minimum of each kind, and for work that has been pending long enough."""
         self._pending = {id: self._pending.get(id, self._now) for id in expected.waiting}
+        self._unserved = {id: self._unserved.get(id, self._now) for id in self._joined(expected).waiting}
         found = self._new_plan(expected)
         decisions: list[ScaleDecision] = []
         for new in found.launches if found is not None else ():
             if not self._has_settled(new, expected):
-                self._planned_for = None  # plan again when it has
+                self._hold_back(new)
                 continue
             served, more = divmod(len(new.serves), new.count)
             for number in range(new.count):
-                if not self._may_request():
-                    self._planned_for = None
+                if self._now < self._room_at():
+                    self._hold_back(new)
                     break
+                self._requests.append(self._now)
                 id, template = self._next_id(), self._kinds[new.template.name]
                 self._launches.request(id, template.name, self._now)
                 decisions.append(NodeRequested(id, template, served + (number < more)))
         return decisions
 
+    def _hold_back(self, new: Launch) -> None:
+        """Launch this later; plan again then."""
+        self._held_back.update(new.serves)
+        self._state = None
+
     def _new_plan(self, expected: Engine) -> Plan | None:
-        """A plan, if the cluster has changed since the latest one and `settle_s` has passed."""
+        """A plan, if the cluster has changed since the latest one, `settle_s` has passed, and launches are allowed."""
         rests = self._resting.at(self._now)
-        catalog = self._open_catalog({rest.kind for rest in rests})
+        catalog = self._open_catalog(expected, {rest.kind for rest in rests})
         stock = self.stock = self._stock()
         is_short = any(self._missing(template, stock) for template in catalog)
-        self._is_current = not self._pending
         if not self._pending and not is_short:
-            self.plan, self._planned_for = Plan((), (), ()), None
+            self.plan, self._state, self._is_current = Plan((), (), ()), None, True
             return None
         self._due += [rest.until for rest in rests]
         state = (expected.waiting, expected.placed, dict(expected.nodes), expected.used, stock, catalog)
-        if self._planned_for == state:
-            self._is_current = True
+        self._is_current = self._is_current and self._state == state
+        self._state = state
+        if self._is_current:
             return None
         settles = -inf if is_short else min(self._pending.values()) + self.settings.settle_s
-        moment = max(self._planned + self.settings.settle_s, settles)
+        moment = max(self._planned + self.settings.settle_s, settles, self._room_at())
         if self._now < moment:
             self._due.append(moment)
             return None
-        self.plan = planned(expected, catalog, self.limits, stock)
-        self._planned, self._planned_for, self._is_current = self._now, state, True
+        self._held_back.clear()
+        self.plan = plan(expected, catalog, self.limits, stock)
+        self._planned, self._is_current = self._now, True
         return self.plan
 
-    def _unserved(self) -> frozenset[str]:
-        """Pending work that no node will be launched for."""
-        left = self.plan.unserved if self._is_current and self.plan is not None else ()
-        return frozenset(id for each in left for id in each.ids)
+    def _unplanned(self, expected: Engine) -> tuple[str, ...]:
+        """Pending work that may still need more nodes than those that are coming."""
+        if not self._is_current:
+            return tuple(expected.waiting)
+        waiting = expected.waiting if self._held_back else ()
+        return tuple(id for id in waiting if not self._held_back.isdisjoint(_asks_of(expected, id)))
 
     def _stock(self) -> Stock:
         kinds = self._kinds
         running = {launch.node: launch.kind for launch in self._launches if launch.counts and launch.kind in kinds}
         return Stock(running, Counter(launch.kind for launch in self._launches if launch.is_coming))
 
-    def _open_catalog(self, resting: set[str]) -> tuple[NodeTemplate, ...]:
-        """The kinds with the counts that a plan may use now: none is launched of a kind that rests, and instances that
-        are no capacity of their kind still count against its maximum until they are gone."""
-        counted, others = Counter[str](), Counter[str]()
+    def _open_catalog(self, expected: Engine, resting: set[str]) -> tuple[NodeTemplate, ...]:
+        """The kinds with the counts that a plan may use now: none is launched of a kind that rests. Nodes that take no
+        work count against the maximum, but not for the minimum; so do instances that are no node of their kind."""
+        counted, drained, others = Counter[str](), Counter[str](), Counter[str]()
         for launch in self._launches:
-            counts = launch.counts or launch.is_coming
-            (counted if counts else others)[launch.kind] += not launch.is_gone
+            if launch.counts or launch.is_coming:
+                counted[launch.kind] += 1
+                drained[launch.kind] += bool(launch.node) and expected.nodes[launch.node].draining
+            elif not launch.is_gone:
+                others[launch.kind] += 1
         found = []
         for kind in self.catalog:
             most = max(0, kind.count_max - others[kind.name])
             most = min(most, counted[kind.name]) if kind.name in resting else most
-            found.append(replace(kind, count_max=most, count_min=min(kind.count_min, most)))
+            found.append(replace(kind, count_max=most, count_min=min(kind.count_min + drained[kind.name], most)))
         return tuple(found)
 
     @staticmethod
@@ -219,26 +247,22 @@ class Scaler:
         return max(0, template.count_min - running - stock.coming.get(template.name, 0))
 
     def _has_settled(self, new: Launch, engine: Engine) -> bool:
-        """Whether it is for the minimum, or serves work that has been pending long enough."""
+        """Whether it is for the minimum, or serves work that has had no node for long enough. When a node has just
+        joined, some clusters still list the work that has started there as pending."""
         served = set(new.serves)
-        late = [id for id, since in self._pending.items() if self._now < since + self.settings.settle_s]
+        late = [id for id, since in self._unserved.items() if self._now < since + self.settings.settle_s]
         for id in late:
-            item = engine.item(id)
-            served -= {member.id for member in item.all_members} if isinstance(item, Group) else {id}
+            served -= _asks_of(engine, id)
         if new.serves and not served:
-            self._due.append(min(self._pending[id] for id in late) + self.settings.settle_s)
+            self._due.append(min(self._unserved[id] for id in late) + self.settings.settle_s)
             return False
         return True
 
-    def _may_request(self) -> bool:
-        """Whether one more launch is allowed in this minute. Launches from before a restart count, too."""
-        recent = [launch.instance.since for launch in self._launches if launch.adopted is not None]
-        times = sorted(moment for moment in (*recent, *self._requests) if moment > self._now - MINUTE_S)
-        if len(times) < self.settings.launches_per_minute:
-            self._requests.append(self._now)
-            return True
-        self._due += [times[0] + MINUTE_S] if times else []
-        return False
+    def _room_at(self) -> float:
+        """When one more launch is allowed; launches of another autoscaler before this one count, too."""
+        adopted = [launch.instance.since for launch in self._launches if launch.adopted is not None]
+        latest = sorted((*adopted, *self._requests), reverse=True)[: self.settings.launches_per_minute]
+        return latest[-1] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
 
     def _next_id(self) -> LaunchId:
         if self._new_id is not None:
@@ -250,21 +274,7 @@ class Scaler:
                 return id
 
 
-def planned(engine: Engine, catalog: Sequence[NodeTemplate], limits: Limits, stock: Stock) -> Plan:
-    """TEMPORARY until `plan` takes limits and stock."""
-    fork, kinds = engine.fork(), {kind.name: kind for kind in catalog}
-    running = Counter(stock.running.values())
-    short = {}
-    for kind in catalog:
-        had = running[kind.name] + stock.coming.get(kind.name, 0)
-        short[kind.name] = max(0, kind.count_min - had)
-        new = stock.coming.get(kind.name, 0) + short[kind.name]
-        fork.apply(*(NodeJoined(kind.node(f"(coming)/{kind.name}/{n}")) for n in range(new)))
-    settled(fork)
-    left = {
-        kind.name: kind.count_max - running[kind.name] - stock.coming.get(kind.name, 0) - short[kind.name]
-        for kind in catalog
-    }
-    found = plan(fork, [replace(kind, count_max=max(0, left[kind.name])) for kind in catalog])
-    minimum = [Launch(kinds[name], count, ()) for name, count in short.items() if count]
-    return replace(found, launches=(*found.launches, *minimum))
+def _asks_of(engine: Engine, id: str) -> set[AskId]:
+    """The ask, or the members of the group."""
+    item = engine.item(id)
+    return {member.id for member in item.all_members} if isinstance(item, Group) else {id}

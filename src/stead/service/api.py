@@ -27,6 +27,7 @@ from stead.operate.changes import Absent, Conflict, NodeChange, Removal
 from stead.operate.desk import Changes, Desk, Unanswered, carried_json, listed
 from stead.operate.lint import finding_json
 from stead.operate.plans import plan_json
+from stead.operate.scale import scale_json
 from stead.operate.snapshot import PAGE, PAGE_MAX
 from stead.operate.snapshot import Query as Part
 from stead.operate.usage import INTERVAL_S, KEPT, History, sample_json
@@ -315,6 +316,15 @@ def _add_questions(api: APIRouter, desk: Desk) -> None:
     )
     def plan(kinds: Kinds) -> Answer:
         return Answer(plan_json(desk.plan(kinds or None)))
+
+    @api.get(
+        "/scale",
+        tags=["cluster"],
+        summary="What the autoscaler does, has launched and plans",
+        response_model=schemas.Scale,
+    )
+    def scale() -> Answer:
+        return Answer(scale_json(desk.scale()))
 
     @api.get(
         "/lint",

@@ -20,6 +20,8 @@ from stead.engine.reasons import Reason
 from stead.errors import Unready
 from stead.operate.desk import Desk, Unanswered
 from stead.operate.pending import Pending
+from stead.operate.plans import KINDS_MAX
+from stead.operate.scale import ScaleView
 from stead.operate.snapshot import Snapshot
 from stead.operate.usage import stranded
 from stead.operate.views import Summary
@@ -65,6 +67,7 @@ class Metrics:
             snapshot = getattr(self._desk, "snapshot", None)
             if snapshot is not None:
                 lines += _of_pending(self._standing(snapshot()))
+            lines += _of_scale(self._desk.scale())
             tally = getattr(self._desk, "tally", None)
             if tally is not None:
                 lines += _counts(tally)
@@ -115,6 +118,35 @@ def _of_pending(found: Standing) -> Iterator[str]:
     yield from _family("stead_pending_longer_than", "gauge", text, _by("seconds", found.longer_than))
     text = "Pieces of pending work by the reasons why nodes refuse them; a piece counts once for each of its reasons."
     yield from _family("stead_pending_by_reason", "gauge", text, _by("reason", found.by_reason))
+
+
+def _of_scale(view: ScaleView | None) -> Iterator[str]:
+    """Without an autoscaler there are none of these."""
+    if view is None:
+        return
+    text = "Whether the autoscaler has reported lately: 1 or 0."
+    yield from _family("stead_autoscaler_reports", "gauge", text, {"": not view.is_silent})
+    kinds = view.kinds[:KINDS_MAX]
+    for name, text, values in (
+        ("stead_scale_nodes", "Nodes by kind.", {each.name: each.running for each in kinds}),
+        ("stead_scale_coming", "Launches in flight by kind.", {each.name: each.coming for each in kinds}),
+        (
+            "stead_scale_rests",
+            "Whether the kind rests, because launches of it failed: 1 or 0.",
+            {each.name: each.rests_until is not None for each in kinds},
+        ),
+    ):
+        yield from _family(name, "gauge", text, _by("kind", values))
+    text = "The price of all launched nodes, in one hour."
+    yield from _family("stead_scale_price_per_hour", "gauge", text, {"": view.price})
+    tallied = view.tallied
+    for name, text, count in (
+        ("stead_scale_launches_total", "Launches whose node joined.", tallied.launched),
+        ("stead_scale_launch_failures_total", "Launches that were given up.", tallied.failed),
+        ("stead_scale_retirements_total", "Nodes that were retired.", tallied.retired),
+        ("stead_scale_losses_total", "Launched nodes that are gone, but were not retired.", tallied.lost),
+    ):
+        yield from _family(name, "counter", text, {"": count})
 
 
 def _counts(tally: Tally) -> Iterator[str]:

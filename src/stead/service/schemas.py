@@ -241,20 +241,125 @@ class NewNodes(BaseModel):
 
 
 class StillPending(BaseModel):
-    """Work that stays pending; `nearest` is the kind of node that lacks the least."""
+    """Work that stays pending; `nearest` is the kind of node that lacks the least, and `limit` the kind or quota whose
+    maximum is in the way."""
 
     ids: list[str]
     nearest: str
     why: str
+    limit: str
 
 
 class Plan(BaseModel):
-    """New nodes for pending work; `fits` would run on existing nodes."""
+    """New nodes for pending work; `fits` would run on existing nodes. `coming` were requested before, and `limits` are
+    the kinds and quotas of which the plan has the maximum."""
 
     fits: list[str]
     new_nodes: list[NewNodes]
     pending: list[StillPending]
     price: float
+    coming: list[NewNodes]
+    limits: list[str]
+
+
+class NodeKind(BaseModel):
+    """A kind of node that the autoscaler can launch. None is launched until `rests_until`, and `why` says why."""
+
+    name: str
+    resources: Amounts
+    labels: dict[str, str]
+    taints: list[str]
+    price: float
+    count_min: int
+    count_max: int
+    running: int
+    coming: int
+    rests_until: float | None
+    why: str
+
+
+class Launch(BaseModel):
+    """A launch whose node has not joined."""
+
+    id: str
+    kind: str
+    since: float
+    state: Literal["starting", "running", "ending", "failed"]
+    deadline: float
+    problem: str
+
+
+class LaunchedNode(BaseModel):
+    """A node that the autoscaler launched; `kept` says why an idle node stays."""
+
+    launch: str
+    node: str
+    title: str
+    kind: str
+    price: float
+    state: Literal["busy", "idle", "retiring"]
+    idle_since: float | None
+    kept: str
+
+
+class WorkMove(BaseModel):
+    id: str
+    node: str
+
+
+class Proposal(BaseModel):
+    """If this work moved, these nodes would not be needed. Nothing is moved."""
+
+    nodes: list[str]
+    moves: list[WorkMove]
+    saves: float
+
+
+class Quota(BaseModel):
+    """An upper limit on all nodes with these labels."""
+
+    name: str
+    labels: dict[str, str]
+    nodes_max: int | None
+    resources_max: Amounts | None
+    only_launched: bool
+
+
+class ScaleLimits(BaseModel):
+    quotas: list[Quota]
+    price_max: float | None
+
+
+class Tallied(BaseModel):
+    """What an autoscaler did since the desk started."""
+
+    launched: int
+    failed: int
+    retired: int
+    lost: int
+
+
+class Autoscaler(BaseModel):
+    """An autoscaler at the moment `at`. `price` is that of all launched nodes, in one hour. If `is_silent`, it has not
+    reported for a while."""
+
+    at: float
+    provider: str
+    is_silent: bool
+    price: float
+    kinds: list[NodeKind]
+    launches: list[Launch]
+    nodes: list[LaunchedNode]
+    plan: Plan | None
+    proposals: list[Proposal]
+    limits: ScaleLimits
+    tallied: Tallied
+
+
+class Scale(BaseModel):
+    """The autoscaler of the cluster; null if no autoscaler has reported."""
+
+    autoscaler: Autoscaler | None
 
 
 class Found(BaseModel):

@@ -411,7 +411,7 @@ def _scaled(what: ScaleDecision, at: float, names: Names) -> Described:
         case LaunchEnded(launch, kind, why, retry_at):
             rest = max(0.0, retry_at - at)
             pause = f"; no launch of kind {kind} for {duration_text(rest)}" if rest else ""
-            return EventKind.NOT_LAUNCHED, launch, f"not launched: {why}{pause}"
+            return EventKind.NOT_LAUNCHED, launch, f"given up: {why}{pause}"
         case RetirementBegun(launch, kind, node, idle_s):
             text = f"retiring {launch} of kind {kind}: nothing has needed it for {duration_text(idle_s)}"
             return EventKind.RETIRING, node, text

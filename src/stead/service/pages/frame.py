@@ -31,11 +31,11 @@ from stead.operate.audit import Entry
 from stead.operate.changes import Absent
 from stead.operate.desk import NODES_MAX, Desk
 from stead.operate.snapshot import Query
-from stead.operate.views import Summary
+from stead.operate.views import Summary, amounts
 from stead.service.api import REFUSALS
 from stead.service.keys import Key
 from stead.service.pages import wording
-from stead.text import plural, printable, short_id, with_names
+from stead.text import plural, price_text, printable, short_id, with_names
 
 ASSETS = Path(__file__).parent.parent / "static"
 THEMES = ("light", "dark")
@@ -58,6 +58,7 @@ SECTIONS = (
     ("work", "/ui/work", "Work"),
     ("groups", "/ui/groups", "Groups"),
     ("what-if", "/ui/what-if", "What if"),
+    ("scale", "/ui/scale", "Scale"),
     ("use", "/ui/use", "Usage"),
     ("events", "/ui/events", "Events"),
     ("history", "/ui/history", "History"),
@@ -136,6 +137,8 @@ class Frame:
         self._templates.filters.update(
             amount=lambda amount, name: quantity_text(name, amount),
             amounts=amounts_text,
+            units=lambda resources: amounts_text(amounts(resources)),
+            price=price_text,
             ago=wording.ago,
             moment=wording.moment,
             share=wording.share,

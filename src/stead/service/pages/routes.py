@@ -19,6 +19,7 @@ from stead.service.pages.many_nodes import add_many_nodes
 from stead.service.pages.node import add_node
 from stead.service.pages.owners import add_owners
 from stead.service.pages.past import add_past
+from stead.service.pages.scale import add_scale
 from stead.service.pages.sign_in import add_sign_in
 from stead.service.pages.use import add_use
 from stead.service.pages.waiting import add_waiting
@@ -34,7 +35,7 @@ def create_pages(desk: Desk, keys: Keys, history: History) -> APIRouter:
     add_use(pages, frame, history)
     add_nodes = (add_cluster, add_node, add_many_nodes)
     add_all_work = (add_waiting, add_work, add_groups, add_owners)
-    add_questions = (add_what_if, add_comparing)
+    add_questions = (add_what_if, add_comparing, add_scale)
     for add in (*add_nodes, *add_all_work, *add_questions, add_about, add_past):  # the last one matches all other URLs
         add(pages, frame)
 

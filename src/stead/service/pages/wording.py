@@ -20,7 +20,7 @@ from stead.operate.what_if import Difference, Fate
 from stead.text import first_few, plural, short_id
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-ALARMS = ("evicted", "refused")
+ALARMS = ("evicted", "refused", "not-launched", "gone")
 
 
 def foremost(names: Iterable[str]) -> list[str]:
