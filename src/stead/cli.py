@@ -23,6 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "groups": ("stead.commands.work", "List groups."),
         "describe": ("stead.commands.describing", "Show all details of a node, a piece of work or a group."),
         "top": ("stead.commands.tops", "Show the fullest nodes, or who uses the most resources."),
+        "scale": ("stead.commands.scaling", "Show what the autoscaler does, and what nodes cost."),
         "events": ("stead.commands.work", "Show events: pending work and why, taints, labels."),
     },
     "Submit work": {
@@ -47,6 +48,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Run stead": {
         "start": ("stead.commands.starting", "Start a Ray node with labels and taints."),
         "up": ("stead.commands.starting", "Run several Ray nodes on this machine."),
+        "autoscale": ("stead.commands.autoscaling", "Launch nodes for pending work, and retire idle nodes."),
         "scheduler": ("stead.commands.scheduling", "Schedule the pods of a Kubernetes cluster."),
         "serve": ("stead.commands.serving", "Serve the REST API and the web pages."),
         "token": ("stead.commands.serving", "Create, list and revoke tokens for the service."),

@@ -70,6 +70,7 @@ KINDS = {
     "PriorityClass": Kind("scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
     "PodGroup": Kind("scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    "RayCluster": Kind("ray.io/v1", "rayclusters"),
     "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),

@@ -59,10 +59,10 @@ def processes_with(text: str) -> list[str]:
     return found
 
 
-def processes_below(pid: int) -> set[int]:
-    from stead.ray.local.supervisor import _below
+def processesbelow(pid: int) -> set[int]:
+    from stead.ray.local.raylets import below
 
-    return set(_below(pid))
+    return set(below(pid))
 
 
 def alive(ray: Any) -> dict[str, dict[str, Any]]:
@@ -110,7 +110,7 @@ def test_work_runs_on_the_node_it_names_with_the_environment_given(cluster: Loca
 
 def test_nothing_listens_beyond_this_machine(cluster: LocalCluster) -> None:
     """This includes Ray's own agents and servers: no other machine can reach a local cluster."""
-    ours = {place for pid in processes_below(os.getpid()) for place in _open(pid)}
+    ours = {place for pid in processesbelow(os.getpid()) for place in _open(pid)}
     listening = set()
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
@@ -135,7 +135,7 @@ def test_a_node_joins_and_another_is_killed(cluster: LocalCluster, connected: Co
         before = set(alive(ray))
         node = cluster.add_node(num_cpus=1, labels={"late": "yes"})
         assert set(alive(ray)) == before | {node.node_id}
-        below = processes_below(node.raylet_pid) | {node.raylet_pid}
+        below = processesbelow(node.raylet_pid) | {node.raylet_pid}
         assert len(below) > 1
         cluster.kill_node(node.index)
         assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
@@ -205,11 +205,11 @@ def test_when_the_supervisor_is_killed_the_raylets_die_too() -> None:
 def test_nodes_start_even_if_their_agents_take_long() -> None:
     """On a busy machine they do: Ray's raylet gives up after 15 s if it has to wait for the ports of its agents."""
     stopped, is_started = set[int](), threading.Event()
-    before = processes_below(os.getpid())
+    before = processesbelow(os.getpid())
 
     def stop_agents() -> None:
         while not is_started.wait(0.01):
-            for pid in processes_below(os.getpid()) - before - stopped:
+            for pid in processesbelow(os.getpid()) - before - stopped:
                 with suppress(OSError):
                     if b"/runtime_env/agent/main.py\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         os.kill(pid, signal.SIGSTOP)
@@ -231,11 +231,11 @@ def test_nodes_start_even_if_their_agents_take_long() -> None:
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_node_whose_raylet_ends_while_it_starts_is_started_again(index: int) -> None:
     ended = threading.Event()
-    before = processes_below(os.getpid())
+    before = processesbelow(os.getpid())
 
     def end_the_first() -> None:
         while not ended.wait(0.005):
-            for pid in processes_below(os.getpid()) - before:
+            for pid in processesbelow(os.getpid()) - before:
                 with suppress(OSError):
                     words = Path(f"/proc/{pid}/cmdline").read_bytes()
                     if b"/raylet/raylet\0" in words and b"/raylet.%d\0" % index in words:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stead.ray.local.supervisor import SETUP_WORKER
+from stead.ray.local.raylets import SETUP_WORKER
 
 SHOW = "import json, os, sys; print(json.dumps([__file__, sys.argv[1:], os.environ.get('A'), os.getpid()]))\n"
 PLAIN: dict[str, Any] = {

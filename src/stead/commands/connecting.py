@@ -51,15 +51,19 @@ class Where:
     kube: KubeOptions = NO_KUBE_OPTIONS
 
     def __post_init__(self) -> None:
-        given = [
+        if len(self.given) > 1:
+            raise click.UsageError(f"give {self.given[0]} or {self.given[1]}, not both")
+        if self.scenario is None and self.until is not None:
+            raise click.UsageError("--until needs a scenario; give --scenario FILE too")
+
+    @property
+    def given(self) -> list[str]:
+        """The options that choose a cluster."""
+        return [
             *(["--scenario"] if self.scenario is not None else []),
             *(["--address"] if self.address is not None else []),
             *self.kube.given[:1],
         ]
-        if len(given) > 1:
-            raise click.UsageError(f"give {given[0]} or {given[1]}, not both")
-        if self.scenario is None and self.until is not None:
-            raise click.UsageError("--until needs a scenario; give --scenario FILE too")
 
     @property
     def is_kubernetes(self) -> bool:

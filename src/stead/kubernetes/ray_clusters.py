@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf, nan
 from typing import Any
 
 from stead.errors import Invalid
@@ -25,6 +25,9 @@ TAINTS_ANNOTATION = "stead/taints"
 
 GROUP, CLUSTER, NODE_TYPE, RAY_GROUP = "ray.io/group", "ray.io/cluster", "ray.io/node-type", "ray.io/node-group"
 """Labels of KubeRay's pods; the last one is Ray's own label for the group."""
+
+PRICE_ANNOTATION = "stead/price"
+"""The annotation of a group's pod template with the price of one of its nodes."""
 
 REPLICAS_MAX = 2**31 - 1
 """KubeRay's default for `maxReplicas`."""
@@ -63,6 +66,7 @@ def _template(cluster: str, group: Fields) -> NodeTemplate:
             _taints(fields_in(template, "metadata")),
             count_min=number_in(group, "minReplicas") * hosts,
             count_max=number_in(group, "maxReplicas", REPLICAS_MAX) * hosts,
+            price=_price(fields_in(template, "metadata")),
         )
     except Invalid as error:
         raise Invalid(f"the worker group {quoted(name)}: {error}") from None
@@ -137,3 +141,23 @@ def _taints(metadata: Fields) -> tuple[Taint, ...]:
         return parse_taints(written)
     except Invalid as error:
         raise Invalid(f"the annotation {TAINTS_ANNOTATION!r}: {error}") from None
+
+
+def _price(metadata: Fields) -> float:
+    written = fields_in(metadata, "annotations").get(PRICE_ANNOTATION)
+    return 0.0 if written is None else price_of(written, f"the annotation {PRICE_ANNOTATION!r}")
+
+
+def price_of(written: object, what: str) -> float:
+    """A price, from a number or its text. `what` names it in the error message.
+
+    Raises:
+        Invalid: It is not a number, or negative.
+    """
+    try:
+        found = nan if isinstance(written, bool) else float(str(written))
+    except ValueError:
+        found = nan
+    if not 0 <= found < inf:
+        raise Invalid(f"{what} must be a number such as 2.5, not {quoted(written)}")
+    return found

@@ -36,7 +36,8 @@ class ScaleSettings:
 
     Attributes:
         idle_s: How long nothing must need a node before it is retired.
-        settle_s: How long work must be pending before a node is launched for it, so that a burst gets one plan.
+        settle_s: How long work must be pending before a node is launched for it, so that a burst gets one plan. Time
+            in which a node is on its way for it does not count.
         join_s: How long a launch may take until its node has joined as requested.
         retry_s: How long a kind rests after its launch failed. Each failure in a row doubles it.
         retry_max_s: The maximum of both.
@@ -107,6 +108,7 @@ class Scaler:
         self._launches = Launches(self._kinds, settings.join_s, self._resting)
         self._new_id, self._made = new_id, 0
         self._pending: dict[str, float] = {}  # pending work, and since when
+        self._unserved: dict[str, float] = {}  # pending work that has no node even when those that come have joined
         self._planned = -inf  # when the latest plan was made
         self._state: object = None  # what plans depend on, as of the latest step
         self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
@@ -160,6 +162,7 @@ class Scaler:
     def _requested(self, expected: Engine) -> list[ScaleDecision]:
         """Launches for the minimum of each kind, and for work that has been pending long enough."""
         self._pending = {id: self._pending.get(id, self._now) for id in expected.waiting}
+        self._unserved = {id: self._unserved.get(id, self._now) for id in self._joined(expected).waiting}
         found = self._new_plan(expected)
         decisions: list[ScaleDecision] = []
         for new in found.launches if found is not None else ():
@@ -242,13 +245,14 @@ class Scaler:
         return max(0, template.count_min - running - stock.coming.get(template.name, 0))
 
     def _has_settled(self, new: Launch, engine: Engine) -> bool:
-        """Whether it is for the minimum, or serves work that has been pending long enough."""
+        """Whether it is for the minimum, or serves work that has had no node for long enough. When a node has just
+        joined, some clusters still list the work that has started there as pending."""
         served = set(new.serves)
-        late = [id for id, since in self._pending.items() if self._now < since + self.settings.settle_s]
+        late = [id for id, since in self._unserved.items() if self._now < since + self.settings.settle_s]
         for id in late:
             served -= _asks_of(engine, id)
         if new.serves and not served:
-            self._due.append(min(self._pending[id] for id in late) + self.settings.settle_s)
+            self._due.append(min(self._unserved[id] for id in late) + self.settings.settle_s)
             return False
         return True
 

@@ -35,8 +35,14 @@ MAX_WORKERS = "max_workers"
 WORKERS_DEFAULT = 2
 """Ray's default for the maximum number of nodes."""
 
+SETTLE_S = 2.0
+"""How late Ray's tables may show that pending work has started."""
+
 WORKERS_MAX = 100_000
 MINUTES_MAX = 1_000_000
+
+WITH_OWN_KINDS = frozenset({"kuberay"})
+"""Providers that know the kinds of nodes themselves, so the file need not describe them."""
 
 _COMMANDS = ("initialization_commands", "worker_setup_commands")
 RAYS_FIELDS = (
@@ -64,7 +70,7 @@ class ClusterFile:
 
     Attributes:
         name: The name of the cluster.
-        catalog: The kinds of nodes that may be launched.
+        catalog: The kinds of nodes that may be launched; empty if the provider knows them.
         settings: How fast to launch and retire.
         limits: The quotas and the maximum price.
         provider: The type of the provider, for example ``raylets``.
@@ -112,9 +118,10 @@ def cluster_of(written: Any) -> ClusterFile:
         kind = some_text(provider.pop("type"))
     head = file.read("head_node_type", some_text, "")
     workers = file.read(MAX_WORKERS, _workers, None)
-    sections = list(_kinds(file, "available_node_types"))
+    has_kinds = "available_node_types" in file or kind not in WITH_OWN_KINDS
+    sections = list(_kinds(file, "available_node_types")) if has_kinds else []
     catalog = tuple(_catalog(sections, stead, head, WORKERS_DEFAULT if workers is None else workers))
-    if head and head not in (names := [name for name, _ in sections]):
+    if head and sections and head not in (names := [name for name, _ in sections]):
         raise Misplaced(f"head_node_type: must be one of available_node_types, for example {names[0]}, not {head}")
     quotas = [] if workers is None else [Quota(MAX_WORKERS, nodes_max=workers, only_launched=True)]
     return ClusterFile(
@@ -184,7 +191,7 @@ def _template(name: str, section: Section, more: Section | None, workers: int) -
 
 
 def _settings(file: Section, stead: Section) -> ScaleSettings:
-    found = ScaleSettings()
+    found = ScaleSettings(settle_s=SETTLE_S)
     minutes = file.read("idle_timeout_minutes", _minutes, None)
     if minutes is not None:
         found = replace(found, idle_s=60 * minutes)

@@ -85,6 +85,7 @@ RESOURCES = (
     Resource("scheduling.k8s.io/v1alpha2", "PodGroup", "podgroups"),
     Resource("scheduling.x-k8s.io/v1alpha1", "PodGroup", "podgroups", unconditional_update=False),
     Resource("scheduling.volcano.sh/v1beta1", "PodGroup", "podgroups", unconditional_update=False),
+    Resource("ray.io/v1", "RayCluster", "rayclusters", subresources=STATUS, unconditional_update=False),
     Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims", subresources=STATUS, returns_deleted=True),
     Resource(
         "v1", "PersistentVolume", "persistentvolumes", namespaced=False, subresources=STATUS, returns_deleted=True

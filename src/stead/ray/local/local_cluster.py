@@ -102,7 +102,7 @@ class NodeSpec:
 
 
 _KEYS = tuple(NodeSpec.__dataclass_fields__)
-_OWN_KEY = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory", "object_store_memory": "object_store_memory"}
+OWN_KEY = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory", "object_store_memory": "object_store_memory"}
 
 
 def node_spec(written: Mapping[str, Any], index: int) -> NodeSpec:
@@ -130,8 +130,8 @@ def _node_spec(written: Mapping[str, Any]) -> NodeSpec:
     for name, amount in _mapping(given, "resources", "{'disk': 4}").items():
         if not isinstance(name, str) or not name:
             raise Invalid(f"the resource name {name!r} must be a string, for example 'disk'")
-        if name in _OWN_KEY:
-            raise Invalid(f"the resource {name!r} has its own key; write {_OWN_KEY[name]}: {amount!r}")
+        if name in OWN_KEY:
+            raise Invalid(f"the resource {name!r} has its own key; write {OWN_KEY[name]}: {amount!r}")
         checked.setdefault("resources", {})[name] = _whole(amount, f"resource {name!r}")
     if "labels" in given:
         labels = given["labels"]

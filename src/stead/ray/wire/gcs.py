@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ ANSWER_S = 10.0
 NEWS_MAX = 1000
 GHOST = "stead asks Ray to look again at groups that wait"
 _EXPECTED_TERMINATION = 1
+CLOSED_S = 86_400.0
+"""When Ray's libraries expect a node to be gone that takes no new work."""
+
 TASKS_MAX = 2000
 """Maximum number of tasks of each state that are listed individually."""
 
@@ -163,6 +167,16 @@ class ControlStore:
             reason_message=why,
         )
         return bool(self._autoscaler.DrainNode(request, timeout=ANSWER_S).is_accepted)
+
+    def close_for_good(self, node_id: str, why: str) -> None:
+        """Let a node take no new work. This cannot be undone. What runs there goes on."""
+        request = autoscaler_pb2.DrainNodeRequest(
+            node_id=bytes.fromhex(node_id),
+            reason=autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION,
+            reason_message=why,
+            deadline_timestamp_ms=int((time.time() + CLOSED_S) * 1000),
+        )
+        self._autoscaler.DrainNode(request, timeout=ANSWER_S)
 
     def names_of_waiting_tasks(self) -> set[str] | None:
         """Resources that pending tasks ask for, also those that Ray's demands do not list; None if Ray no longer knows
