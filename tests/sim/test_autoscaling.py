@@ -56,7 +56,8 @@ def test_every_field_is_read() -> None:
     text = """
     scaling:
       kinds:
-        - {id: gpu, capacity: {CPU: 8, GPU: 2}, labels: {zone: a}, taints: gpu=true, min: 1, max: 4, price: 8, launch: 3m}
+        - {id: gpu, capacity: {CPU: 8, GPU: 2}, labels: {zone: a}, taints: gpu=true,
+           min: 1, max: 4, price: 8, launch: 3m}
         - {id: cpu, capacity: {CPU: 4}}
       quotas: {name: zone-a, labels: {zone: a}, nodes: 3, resources: {GPU: 6}}
       price_max: 20

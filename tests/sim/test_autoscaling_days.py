@@ -18,9 +18,9 @@ SEEDS = range(100, 400 if os.environ.get("STEAD_SOAK") == "1" else 112)
 COST_MAX = 2.2
 """The maximum cost, as a multiple of the lower bound."""
 
-WAIT_MAX = SETTINGS.join_s + 2 * max(LAUNCH_S.values()) + 60
-"""How long work is pending at most if there is always a kind that can run it: a launch hangs until its deadline, then
-another kind is launched, and its node may be lost just before it joins."""
+WAIT_MAX = 2 * (SETTINGS.join_s + max(LAUNCH_S.values())) + 60
+"""How long work is pending at most if there is always a kind that can run it: a launch hangs until its deadline, another
+kind is launched, and its node is lost, or older work takes it, and the next launch hangs, too."""
 
 
 def check(found: Watched) -> None:

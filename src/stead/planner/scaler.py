@@ -242,18 +242,19 @@ class Scaler:
         self, expected: Engine, stock: Stock, catalog: tuple[NodeTemplate, ...]
     ) -> tuple[Engine, tuple[NodeTemplate, ...], Limits, Stock]:
         """What a plan is made for: there, instances that are no node of their kind are nodes that take no work, so they
-        count against all limits until they are gone."""
+        count against all limits until they are gone. So do nodes without a label by which a quota counts them."""
         fork, running = expected.fork(), dict(stock.running)
+        keys = {key for quota in self.limits.quotas for key in quota.labels}
         for launch in self._launches:
-            kind = self._kinds.get(launch.kind)
-            if kind is None or not launch.is_other:
+            kind, node = self._kinds.get(launch.kind), expected.nodes.get(launch.node)
+            if kind is None or launch.is_gone or launch.is_coming:
                 continue
-            id = launch.node or f"{HYPOTHETICAL}/{launch.id}"
-            if launch.node:
-                fork.apply(NodeLabelled(id, kind.labels), NodeDrained(id))
-            else:
-                fork.apply(NodeJoined(replace(kind.node(id), draining=True)))
-            running[id] = kind.name
+            if node is None:
+                node = replace(kind.node(f"{HYPOTHETICAL}/{launch.id}"), draining=True)
+                fork.apply(NodeJoined(node))
+            elif launch.is_other or any(node.label(key) != kind.labels[key] for key in keys & kind.labels.keys()):
+                fork.apply(NodeLabelled(node.id, kind.labels), NodeDrained(node.id))
+            running[node.id] = kind.name
         return fork, catalog, self.limits, Stock(running, stock.coming)
 
     def _has_settled(self, new: Launch, engine: Engine) -> bool:
