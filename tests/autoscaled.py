@@ -89,9 +89,9 @@ def report_scaling(desk: SimDesk, *kinds: NodeTemplate) -> ScaleView:
         for id, kind in kind_of.items()
     )
     view = scale_view(scaler, engine, "local raylets", BEGAN + now, BEGAN)
-    if len(view.nodes) > 1:
-        work = desk.work(Query(("state=running",), limit=1)).items[0]
-        move = MoveView((view.nodes[0].node,), ((work.id, view.nodes[1].node),), view.nodes[0].price)
+    running = desk.work(Query(("state=running",), limit=1)).items
+    if running and len(view.nodes) > 1:
+        move = MoveView((view.nodes[0].node,), ((running[0].id, view.nodes[1].node),), view.nodes[0].price)
         view = replace(view, proposals=(move,))
     decisions: Sequence[ScaleDecision] = [
         NodeRequested(f"{first}-7", kinds[0], 5),
