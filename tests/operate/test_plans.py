@@ -81,6 +81,13 @@ def test_a_plan_with_kinds_from_a_file() -> None:
     assert (found.price, found.pending) == (9.0, ())
 
 
+def test_everything_that_the_nearest_kind_lacks_is_named() -> None:
+    """Also what a node lacks beside the first reason."""
+    kind = {"id": "gpu", "capacity": {"CPU": 4}, "taints": "gpu_node=true"}
+    (found,) = planned({"nodes": [kind]}, "nodes: []\nwork: [{id: huge, resources: {CPU: 64}}]").pending
+    assert (found.nearest, found.why) == ("gpu", "tainted gpu_node=true; too small for 64 CPU")
+
+
 def test_what_is_placed_by_the_next_decision_needs_no_new_node() -> None:
     assert planned(scenario=NODES + "work:\n- {id: web, resources: {CPU: 1}}") == PlanView((), (), (), 0.0)
 

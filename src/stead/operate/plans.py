@@ -323,8 +323,8 @@ def _left(each: Unserved, resting: Mapping[str, str]) -> StillPending:
 
 
 def _reasons(verdict: Verdict) -> str:
-    """Why a single node does not take work: the reasons without the number of nodes, which is 1."""
-    return "; ".join(wording.refusal(each).removeprefix("1 ") for each in verdict.refusals if each.nodes)
+    """Why a single node does not take work: every reason, without the number of nodes, which is 1."""
+    return "; ".join(wording.refusal(replace(each, nodes=1)).removeprefix("1 ") for each in verdict.refusals)
 
 
 def plan_json(found: PlanView) -> dict[str, Any]:
