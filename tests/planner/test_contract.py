@@ -42,7 +42,7 @@ def catalogs(draw: st.DrawFn) -> list[NodeTemplate]:
 @st.composite
 def limits(draw: st.DrawFn) -> Limits:
     quotas = [Quota("zone-a", Labels({"zone": "a"}), nodes_max=draw(st.integers(0, 4)))]
-    quotas += [Quota("cpus", resources_max=Resources.of(CPU=draw(st.integers(0, 40))))]
+    quotas += [Quota("cpus", resources_max=Resources.of(CPU=draw(st.integers(1, 40))))]
     price_max = draw(st.sampled_from((None, None, 3.0, 6.0)))
     return Limits(tuple(quotas[: draw(st.integers(0, 2))]), price_max)
 

@@ -108,6 +108,12 @@ def test_nodes_that_are_coming_count_against_a_quota() -> None:
     assert launched(found) == {"cpu": 1}
 
 
+def test_a_quota_can_leave_out_nodes_that_nobody_launched() -> None:
+    limits = Limits((Quota("workers", nodes_max=2, only_launched=True),))
+    assert launched(plan(pending(5), [CPU], limits)) == {"cpu": 2}
+    assert launched(plan(pending(5), [CPU], limits, Stock({"there": "cpu"}))) == {"cpu": 1}
+
+
 def test_the_maximum_price_counts_all_nodes_of_known_kinds() -> None:
     limits = Limits(price_max=9)
     assert launched(plan(pending(9), [CPU], limits)) == {"cpu": 4}
