@@ -1,7 +1,7 @@
 """Days of virtual time for the autoscaler: scenarios from seeds, and checkers that watch every step.
 
-Rule: the same seed gives the same days. Load follows the time of day; spot nodes are taken back in storms; kinds are out
-of stock; launches fail, hang and join incomplete; the scaler restarts at random steps.
+Rule: the same seed gives the same days. Load follows the time of day; spot nodes are taken back in storms; kinds are
+out of stock; launches fail, hang and join incomplete; the scaler restarts at random steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from stead.controller import Controller
 from stead.engine.engine import Engine
-from stead.engine.facts import AskEnded, AskSubmitted
+from stead.engine.facts import AskSubmitted
 from stead.engine.scaling.decisions import LaunchEnded, NodeLost, NodeRequested, ScaleDecision
 from stead.engine.settings import Settings
 from stead.language.asks import Ask
@@ -99,7 +99,7 @@ class Watched:
     """A run, with what the checkers measured.
 
     Attributes:
-        waits: How long each piece of work was pending, each time.
+        waits: Since when and how long each piece of work was pending, each time.
         launches: When nodes of each kind were requested.
         setbacks: When launches failed and nodes were lost.
         below: The longest time with fewer nodes than a kind's minimum.
@@ -108,7 +108,7 @@ class Watched:
     """
 
     scenario: Scenario
-    waits: list[tuple[float, str]] = field(default_factory=list)
+    waits: list[tuple[float, float, str]] = field(default_factory=list)
     launches: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     setbacks: list[float] = field(default_factory=list)
     below: float = 0.0
@@ -118,11 +118,26 @@ class Watched:
     pending: tuple[str, ...] = ()
     counts: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def submitted(self) -> list[tuple[float, AskSubmitted]]:
+        return [(at, fact) for at, fact in self.scenario.moments if isinstance(fact, AskSubmitted)]
+
+    def longest_wait(self) -> float:
+        """The longest time that work was pending although a kind that can run it had no fault: only the kind `normal`
+        never has one, and it can run all work without GPUs."""
+        assert self.scenario.scaling is not None
+        bad = [(fault.begin, fault.end) for fault in self.scenario.scaling.faults if fault.kind == "gpu"]
+        gpus = {fact.ask.id for _, fact in self.submitted if "GPU" in fact.ask.choices[0].resources}
+        return max(
+            length
+            for begin, length, id in self.waits
+            if id not in gpus or not any(first < begin + length and begin < last + HOUR for first, last in bad)
+        )
+
     def demand(self) -> tuple[list[float], list[float]]:
         """How many CPUs the work needs over time if it ran at once: times, and the amount from then on."""
         changes: dict[float, float] = defaultdict(float)
-        for moment, fact in self.scenario.moments:
-            assert isinstance(fact, AskSubmitted)
+        for moment, fact in self.submitted:
             cpus = fact.ask.choices[0].resources.get("CPU", 0) / UNIT
             changes[moment] += cpus
             changes[moment + self.scenario.durations[fact.ask.id]] -= cpus
@@ -144,8 +159,7 @@ class Watched:
         )
         gpus = sum(
             fact.ask.choices[0].resources.get("GPU", 0) / UNIT * self.scenario.durations[fact.ask.id]
-            for _, fact in self.scenario.moments
-            if isinstance(fact, AskSubmitted)
+            for _, fact in self.submitted
         )
         always = minimum * kinds["normal"].price * times[-1]
         return (beyond * kinds["spot"].price / 8 + gpus * kinds["gpu"].price / 4 + always) / HOUR
@@ -190,11 +204,12 @@ def watch(scenario: Scenario, seed: int) -> Watched:
         now, decisions = cluster.now(), autoscaler.step()
         waiting = controller.engine.waiting
         for id in since.keys() - set(waiting):
-            found.waits.append((now - since.pop(id), id))
+            found.waits.append((since[id], now - since.pop(id), id))
         since |= {id: now for id in waiting if id not in since}
         _note(found, decisions, now)
         _check_limits(scenario.scaling, autoscaler)
-        usable = sum(node.labels.get("zone") == "b" and "GPU" not in node.capacity for node in controller.engine.nodes.values())
+        normal = (node for node in controller.engine.nodes.values() if node.labels.get("zone") == "b")
+        usable = sum("GPU" not in node.capacity for node in normal)
         below = None if usable >= scenario.scaling.catalog[1].count_min else now if below is None else below
         found.below = max(found.below, 0.0 if below is None else now - below)
         if rng.random() < RESTART_SHARE:

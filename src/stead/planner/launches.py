@@ -96,6 +96,11 @@ class Launched:
         return self.ended is not None and not self.is_listed
 
     @property
+    def is_other(self) -> bool:
+        """Whether it is there, and neither a node of its kind nor about to be one."""
+        return not (self.counts or self.is_coming or self.is_gone)
+
+    @property
     def counts(self) -> bool:
         """Whether its node counts as one of its kind."""
         return bool(self.node) and not self.is_going and not self.wrong
