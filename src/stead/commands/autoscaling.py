@@ -232,7 +232,7 @@ def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, f
 
     desk = remote_desk()
     scaler = Scaler(kinds, replace(file.settings, settle_s=0.0), file.limits)
-    scaler.step(Seen(time.time(), desk.snapshot().engine, provider.list()))
+    scaler.step(Seen(time.time(), desk.snapshot().to_plan, provider.list()))
     assert scaler.plan is not None
     found = plan_view(scaler.plan, is_like=False)
     if form == "json":
