@@ -7,8 +7,8 @@ it was; ``served.yaml`` is a scenario that a service serves for the rest of the 
 (other files are then work and changes; ``kinds.yaml`` has kinds of nodes, ``autoscale.yaml`` is for an autoscaler),
 and a page of docs/commands that links to the cluster of the index runs on that; in ``console`` blocks the lines
 after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands: of the Makefile, of stead, kubectl, docker
-and installers. ``yaml`` blocks with an apiVersion are objects of Kubernetes: the pods in them must be ones that stead can
-schedule.
+and installers. ``yaml`` blocks with an apiVersion are objects of Kubernetes: the pods in them must be ones that stead
+can schedule.
 """
 
 from __future__ import annotations
