@@ -70,8 +70,8 @@ def report_scaling(desk: SimDesk, *kinds: NodeTemplate) -> ScaleView:
     kind_of = {id: each.name for id in engine.nodes for each in kinds if id.rpartition("-")[0] == each.name}
     first, last = kinds[0].name, kinds[-1].name
     scaler = Scaler(kinds, ScaleSettings(join_s=300.0), Limits((Quota("spare", nodes_max=40),), 200.0))
-    scaler.plan = plan(engine, kinds)
-    scaler.stock = Stock(kind_of, {first: 2})
+    scaler.stock = Stock(kind_of, {first: 1})
+    scaler.plan = plan(engine, kinds, scaler.limits, scaler.stock)
     scaler.rests = (Rest(last, now + 240.0, "the provider has no more such nodes", is_stock_out=True),)
     scaler.in_flight = (
         Instance(f"{first}-7", first, InstanceState.STARTING, now - 40.0),

@@ -30,7 +30,7 @@ from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, Superseded, replay
 from stead.language.asks import Ask, Group
 from stead.language.labels import NODE_ID, Requirement, Selector
-from stead.language.nodes import Node, NodeTemplate
+from stead.language.nodes import Node
 from stead.language.taints import Effect, Taint
 
 
@@ -73,12 +73,6 @@ class Recorder:
 
     def tell(self, happened: Sequence[Fact | Decision]) -> None:
         self.steps.append(tuple(happened))
-
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
-        raise NotImplementedError("no controller launches nodes by itself")
-
-    def retire(self, node: str) -> None:
-        raise NotImplementedError("no controller retires nodes by itself")
 
 
 class MovingRecorder(Recorder):

@@ -23,6 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "groups": ("stead.commands.work", "List groups."),
         "describe": ("stead.commands.describing", "Show all details of a node, a piece of work or a group."),
         "top": ("stead.commands.tops", "Show the fullest nodes, or who uses the most resources."),
+        "scale": ("stead.commands.scaling", "Show what the autoscaler does, and what nodes cost."),
         "events": ("stead.commands.work", "Show events: pending work and why, taints, labels."),
     },
     "Submit work": {

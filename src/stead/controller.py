@@ -33,15 +33,14 @@ from stead.engine.engine import Engine
 from stead.engine.facts import ClockAdvanced, Fact
 from stead.errors import Invalid, Unwritable
 from stead.journal import Journal, recover
-from stead.language.nodes import NodeId, NodeTemplate
 
 
 class Cluster(Protocol):
     """What the controller needs from a cluster: Ray, Kubernetes or the simulator.
 
     Commands return at once. The result arrives later as a fact: `AskRunning` when bound work runs, `AskLost` when a
-    bind failed or work was evicted, `NodeJoined` when a node was launched. After a crash the controller repeats its
-    last commands, so every command must be idempotent.
+    bind failed or work was evicted. After a crash the controller repeats its last commands, so every command must be
+    idempotent.
     """
 
     def now(self) -> float:
@@ -70,12 +69,6 @@ class Cluster(Protocol):
 
     def tell(self, happened: Sequence[Fact | Decision]) -> None:
         """Publish one step to users: its facts and its decisions. `event_of` turns them into events."""
-
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
-        """Request nodes like these. Each call replaces the previous request."""
-
-    def retire(self, node: NodeId) -> None:
-        """Release the node once nothing runs there."""
 
 
 @runtime_checkable

@@ -78,7 +78,7 @@ WRONG = {
         r"nodes\[0\]\.price: must be a number such as 2\.5",
     ),
     "a negative price": ({"nodes": [{"id": "a", "price": -1}]}, r"must be a number such as 2\.5, not -1"),
-    "too many": ({"nodes": [{"id": "a", "max": 5000}]}, r"nodes\[0\]\.max: must be from 1 to 1000, not 5000"),
+    "too many": ({"nodes": [{"id": "a", "max": 500_000}]}, r"nodes\[0\]\.max: must be from 1 to 100000, not 500000"),
     "one kind twice": ({"nodes": [{"id": "a"}, {"id": "a"}]}, r"the id 'a' is already used by nodes\[0\]\.id"),
     "half a device": ({"nodes": [{"id": "a", "capacity": {"GPU": 0.5}}]}, r"nodes\[0\]\.capacity: .*0\.5 GPU"),
 }

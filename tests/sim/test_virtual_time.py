@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from stead.codec import dumps
-from stead.controller import Controller
 from stead.engine.decisions import Evicted, GroupPlaced, Placed, Refused
-from stead.engine.engine import Engine
 from stead.engine.explain.events import listed
 from stead.engine.facts import AskEnded, GroupEnded
 from stead.errors import Invalid
 from stead.journal import Journal, replay
-from stead.language.nodes import NodeTemplate
-from stead.language.resources import Resources
-from stead.sim.cluster import Outcome, SimCluster, play, run
+from stead.sim.cluster import Outcome, run
 from stead.sim.report import summary, timeline_rows
 from stead.sim.scenario import load, parse
 
@@ -246,19 +242,6 @@ def test_a_journalled_run_replays_to_the_same_engine(tmp_path: Path) -> None:
 )
 def test_numbered_names_are_joined(ids: list[str], shown: str) -> None:
     assert listed(ids) == shown
-
-
-def test_a_node_that_is_launched_joins_and_one_that_is_retired_leaves_unless_it_has_work() -> None:
-    cluster = SimCluster(parse("nodes: {id: busy, capacity: {CPU: 1}}\nwork: {id: w, resources: {CPU: 1}}"))
-    controller = Controller(cluster, Engine())
-    play(cluster, controller, None)
-    cluster.launch([NodeTemplate("spot", Resources.of(CPU=2))])
-    play(cluster, controller, None)
-    assert list(controller.engine.nodes) == ["busy", "spot-1"]
-    cluster.retire("busy")
-    cluster.retire("spot-1")
-    play(cluster, controller, None)
-    assert list(controller.engine.nodes) == ["busy"]
 
 
 def test_a_gang_with_a_minimum_runs_for_its_duration_from_its_first_members() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stead.commands.connecting import attached, author
+from stead.commands.connecting import attached
 from stead.commands.destinations import destination
 from stead.errors import Invalid
 from stead.language.times import duration_text, moment_text
@@ -158,15 +158,15 @@ def _autoscaler(
     decided: Callable[[ScaleDecision, Snapshot], None],
     at_once: bool,
 ) -> Autoscaler:
+    from stead.operate.audit import Author
     from stead.planner.scaler import Scaler
     from stead.ray.remote_desk import remote_desk
     from stead.scaling.loop import Autoscaler
 
     settings = replace(file.settings, settle_s=0.0) if at_once else file.settings
     scaler = Scaler(kinds, settings, file.limits)
-    return Autoscaler(
-        remote_desk(), provider, scaler, replace(author(), via="autoscaler"), decided=decided, troubled=_warn
-    )
+    here = Author.here("autoscaler")
+    return Autoscaler(remote_desk(), provider, scaler, here, decided=decided, troubled=_warn)
 
 
 def _run(
@@ -207,11 +207,8 @@ def _run(
         signal.signal(signal.SIGTERM, before)
     if down_on_exit:
         return _end_all(provider)
-    left = len(provider.list())
-    if left:
-        click.echo(
-            f"{plural(left, 'launched node')} stay; end them with: stead autoscale --config FILE --down", err=True
-        )
+    left = plural(len(provider.list()), "launched node stays", "launched nodes stay")
+    click.echo(f"{left}; end nodes with: stead autoscale --config FILE --down", err=True)
     return 0
 
 
@@ -232,7 +229,7 @@ def _end_all(provider: Provider) -> int:
 def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, form: str) -> int:
     """Print what would be launched now."""
     from stead.commands.naming import Names
-    from stead.commands.planning import lines
+    from stead.commands.planning import plan_lines
     from stead.operate.plans import plan_json, plan_view
     from stead.planner.scaler import Scaler, Seen
     from stead.ray.remote_desk import remote_desk
@@ -245,7 +242,7 @@ def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, f
     if form == "json":
         click.echo(json.dumps(plan_json(found), indent=2))
     else:
-        for line in lines(found, Names(desk)):
+        for line in plan_lines(found, Names(desk)):
             click.echo(line)
     return 0
 

@@ -51,15 +51,19 @@ class Where:
     kube: KubeOptions = NO_KUBE_OPTIONS
 
     def __post_init__(self) -> None:
-        given = [
+        if len(self.given) > 1:
+            raise click.UsageError(f"give {self.given[0]} or {self.given[1]}, not both")
+        if self.scenario is None and self.until is not None:
+            raise click.UsageError("--until needs a scenario; give --scenario FILE too")
+
+    @property
+    def given(self) -> list[str]:
+        """The options that choose a cluster."""
+        return [
             *(["--scenario"] if self.scenario is not None else []),
             *(["--address"] if self.address is not None else []),
             *self.kube.given[:1],
         ]
-        if len(given) > 1:
-            raise click.UsageError(f"give {given[0]} or {given[1]}, not both")
-        if self.scenario is None and self.until is not None:
-            raise click.UsageError("--until needs a scenario; give --scenario FILE too")
 
     @property
     def is_kubernetes(self) -> bool:
@@ -266,11 +270,11 @@ def _check_address(address: str) -> None:
         raise Invalid(f"there is no Ray cluster at {address}; start one with: stead start --head") from None
 
 
-def author(via: str = "cli") -> Author:
+def author() -> Author:
     """The user who runs this command, on this machine."""
     from stead.operate.audit import Author
 
     who = ""
     with suppress(KeyError, OSError):
         who = getpass.getuser()
-    return Author(who or f"user {os.getuid()}", socket.gethostname(), via)
+    return Author(who or f"user {os.getuid()}", socket.gethostname(), "cli")

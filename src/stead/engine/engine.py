@@ -13,14 +13,7 @@ from typing import Any
 from stead.engine.batch.batches import Batch, Run, ready_runs
 from stead.engine.batch.flow import Solver
 from stead.engine.batch.moving import best_moves
-from stead.engine.decisions import (
-    Decision,
-    GroupPlaced,
-    Moved,
-    NodeUnknown,
-    Refused,
-    Waiting,
-)
+from stead.engine.decisions import Decision, GroupPlaced, Moved, NodeUnknown, Refused, Waiting
 from stead.engine.explain.by_plugin import PluginRefusal, refusals_by_plugin
 from stead.engine.explain.explanations import Explanation, explain_pending, explain_placed
 from stead.engine.explain.verdicts import feasible, short_verdicts
@@ -68,6 +61,7 @@ from stead.engine.timing.taint_times import TaintEnd
 from stead.engine.waiting import Item, Line, Sleeper
 from stead.errors import Invalid
 from stead.language.asks import Ask, AskId, Group, GroupId, PolicyName
+from stead.language.claims import Claim
 from stead.language.nodes import Node, NodeId
 from stead.language.resources import NOTHING
 
@@ -519,6 +513,11 @@ class Engine:
         return found
 
     @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Every claim that work can use."""
+        return tuple(self._parts.board.work.claims.known.map.values())
+
+    @property
     def groups(self) -> Mapping[GroupId, Group]:
         """Every group that is pending or placed."""
         return {id: record.group for id, record in self._parts.groups.records.map.items()}
@@ -531,8 +530,7 @@ class Engine:
     @property
     def pending(self) -> tuple[tuple[Item, ...], ...]:
         """The same as asks and groups, those with equal shapes together."""
-        waiting = self._parts.waiting
-        return tuple(tuple(waiting.items_of(sleeper)) for sleeper in waiting.sleepers)
+        return tuple(tuple(self._parts.waiting.items_of(each)) for each in self._parts.waiting.sleepers)
 
     def is_pending(self, id: AskId | GroupId) -> bool:
         """Whether the ask, the member or the group waits for a node."""

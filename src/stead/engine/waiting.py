@@ -319,6 +319,8 @@ class Lines:
     def wake(self, fleet: Fleet) -> None:
         """Wake the sleepers that the latest changes could help."""
         for column, row in fleet.news.take():
+            if len(self._ready) == len(self._lines.map):  # all are awake
+                break
             for sleeper in self._readers.read(column):
                 if sleeper in self._ready:
                     continue

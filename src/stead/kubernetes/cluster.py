@@ -50,7 +50,7 @@ from stead.kubernetes.storage import Limits, Storage
 from stead.kubernetes.templates import Pod
 from stead.language.asks import Ask, GroupId
 from stead.language.budgets import Budget
-from stead.language.nodes import Node, NodeId, NodeTemplate
+from stead.language.nodes import Node, NodeId
 
 SUCCEEDED = "Succeeded"
 FINISHED = (SUCCEEDED, "Failed")
@@ -482,12 +482,6 @@ class KubeCluster:
         if pods:
             self._unschedulable.update(pod.key for pod in pods)
             self.writes.report_pending(pods, gang)
-
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
-        """The scheduler starts no nodes."""
-
-    def retire(self, node: NodeId) -> None:
-        """The scheduler stops no nodes."""
 
     def problem_of(self, key: PodKey) -> Problem | None:
         """Why a pod without a node is not submitted, if it has a problem."""

@@ -103,7 +103,8 @@ class Desk(Protocol):
         """What these changes of nodes would do together; nothing is changed."""
 
     def plan(self, written: Any | None) -> PlanView:
-        """Which new nodes pending work needs; the kinds of nodes are in a document, or else those of the cluster."""
+        """Which new nodes pending work needs. A document may have kinds of nodes and limits, else those of the
+        autoscaler or the cluster count; and more work."""
 
     def scale(self) -> ScaleView | None:
         """What the autoscaler of the cluster does; None if no autoscaler has reported."""
@@ -159,6 +160,9 @@ class Answering:
         """What changes of nodes do in this kind of cluster."""
         return changes
 
+    @abstractmethod
+    def scale(self) -> ScaleView | None: ...
+
     def summary(self) -> Summary:
         return self.snapshot().summary
 
@@ -211,7 +215,7 @@ class Answering:
         return what_if(snapshot, self.as_carried_out(found, snapshot))
 
     def plan(self, written: Any | None = None) -> PlanView:
-        return planned(self.snapshot(), written)
+        return planned(self.snapshot(), written, self.read, self.scale)
 
     def lint(self, written: Any | None = None) -> Sequence[Finding]:
         snapshot = self.snapshot()

@@ -1,39 +1,57 @@
 """Plans: which new nodes pending work needs.
 
-Rule: `stead.planner` decides. Here are the kinds of nodes it may choose from (those in a document, or those that the
-cluster has), and the plan as plain values.
+Rule: `stead.planner` decides. Here are the kinds of nodes that it may choose from (those in a document, those of the
+autoscaler, or those that the cluster has), their limits, and the plan as plain values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stead.engine.decisions import Verdict
 from stead.engine.explain import wording
+from stead.engine.facts import Fact
 from stead.errors import Invalid
-from stead.language.labels import Labels
-from stead.language.nodes import Node, NodeTemplate
-from stead.language.resources import Resources
+from stead.language.arguments import labels_of
+from stead.language.labels import EMPTY, Labels
+from stead.language.nodes import Node, NodeId, NodeTemplate
+from stead.language.resources import Resources, as_written
 from stead.operate.cancellation import still_wanted
 from stead.operate.known_fields import picked
 from stead.operate.views import amounts
 from stead.planner.planning import plan
-from stead.planner.plans import Launch, Limits, Plan, Quota, Unserved
+from stead.planner.plans import NO_LIMITS, NO_STOCK, PRICE, Launch, Limits, Plan, Quota, Stock, Unserved
 from stead.specs.documents import Reader
-from stead.specs.sections import Section
-from stead.specs.values import whole
+from stead.specs.sections import Misplaced, Section
+from stead.specs.values import flag, resources_in, some_text, taints_in, whole
 from stead.text import quoted
 
 if TYPE_CHECKING:
+    from stead.operate.scale import ScaleView
     from stead.operate.snapshot import Snapshot
 
 NEW_MAX = 1_000
 """The maximum number of new nodes of a kind, if nothing else is said."""
 
+COUNT_MAX = 100_000
+"""The largest number of nodes that somebody may give."""
+
 NODE = ("id", "capacity", "labels", "taints")
-KIND = (*NODE, "max", "price")
+KIND = (*NODE, "min", "max", "price")
+QUOTA = ("name", "labels", "nodes", "resources", "only_launched")
+LIMITED, WORK = ("nodes", "quotas", "price_max"), ("work", "groups")
+
+NODE_GROUP = "ray.io/node-group"
+"""Ray's label of a node with the name of its kind. Every provider sets it."""
+
+COMING = ("starting", "running")
+"""The states of launches whose node should join."""
+
+ReadWork = Callable[[Any, "Snapshot"], Iterable[Fact]]
 
 KINDS_MAX = 100
 """The maximum number of kinds of nodes in one question."""
@@ -79,42 +97,142 @@ class PlanView:
     limits: tuple[str, ...] = ()
 
 
-def planned(snapshot: Snapshot, written: Any | None) -> PlanView:
-    """The plan for all pending work of a cluster, with kinds of nodes from a document, or else those that it has."""
-    if written is None:
-        catalog = kinds_of(snapshot)
-        if not catalog:
-            raise Invalid("the cluster has no node, so describe kinds of nodes: nodes: [{id: cpu, capacity: {CPU: 8}}]")
-    else:
+def planned(
+    snapshot: Snapshot, written: Any | None, read: ReadWork, report: Callable[[], ScaleView | None] = lambda: None
+) -> PlanView:
+    """The plan for all pending work of a cluster, and for the work in a document, which `read` reads. The document may
+    also have kinds of nodes and limits; without them, those of the autoscaler count, or else the kinds that the cluster
+    has."""
+    file = Section({} if written is None else written, "", (*LIMITED, *WORK))
+    engine = snapshot.engine
+    if work := {name: file.fields[name] for name in WORK if name in file}:
+        engine = engine.fork()
+        engine.apply(*read(work, snapshot))
+    if any(name in file for name in LIMITED):
         own = [set(_own_keys(node)) for node in snapshot.by_id.values()]
-        described = read_catalog(written, tuple(sorted(set.intersection(*own))) if own else ())
-        catalog = [replace(each, capacity=snapshot.capacity_of_new(each.capacity)) for each in described]
+        given = {name: file.fields[name] for name in LIMITED if name in file}
+        found = read_catalog(given, tuple(sorted(set.intersection(*own))) if own else ())
+        new = [replace(each, capacity=snapshot.capacity_of_new(each.capacity)) for each in found.kinds]
+        catalog = replace(found, kinds=tuple(new), stock=Stock(_in_group(snapshot, {each.name for each in new})))
+    elif (view := report()) is not None:
+        catalog = catalog_of(view, snapshot)
+    elif kinds := kinds_of(snapshot):
+        catalog = Catalog(tuple(kinds), is_like=True)
+    else:
+        raise Invalid("the cluster has no node, so describe kinds of nodes: nodes: [{id: cpu, capacity: {CPU: 8}}]")
     still_wanted()
-    return plan_view(plan(snapshot.engine, catalog), is_like=written is None)
+    return plan_view(plan(engine, catalog.kinds, catalog.limits, catalog.stock), catalog.is_like)
 
 
-def read_catalog(written: Any, own_keys: tuple[str, ...] = ()) -> list[NodeTemplate]:
-    """``{nodes: [{id: gpu, capacity: {GPU: 8}, labels: ..., taints: ..., max: 10, price: 2.5}]}``"""
-    file, reader = Section(written, "", ("nodes",)), Reader(most=KINDS_MAX)
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The kinds of nodes that a plan may use, their limits, and the nodes that count. If `is_like`, each kind has the
+    name of one of its nodes."""
+
+    kinds: tuple[NodeTemplate, ...]
+    limits: Limits = NO_LIMITS
+    stock: Stock = NO_STOCK
+    is_like: bool = False
+
+
+def read_catalog(written: Any, own_keys: tuple[str, ...] = ()) -> Catalog:
+    """``{nodes: [{id: gpu, capacity: {GPU: 8}, labels: ..., taints: ..., min: 1, max: 10, price: 2.5}], price_max: 50,
+    quotas: [{name: zone-a, labels: {zone: a}, nodes: 20, resources: {GPU: 16}}]}``"""
+    file, reader = Section(written, "", LIMITED), Reader(most=KINDS_MAX)
     found = []
     for section in file.sections("nodes", KIND):
         described = {name: value for name, value in section.fields.items() if name in NODE}
         for joined in reader.joined(Section(described, section.path, (*NODE, "count"))):
             node, most = joined.node, section.read("max", _most, NEW_MAX)
+            least = section.read("min", partial(_least, most=most), 0)
             price = section.read("price", _price, 0.0)
             found.append(
-                NodeTemplate(
-                    node.id, node.capacity, node.labels, node.taints, count_max=most, price=price, own_keys=own_keys
-                )
+                NodeTemplate(node.id, node.capacity, node.labels, node.taints, least, most, price, own_keys=own_keys)
             )
     if not found:
         raise Invalid("there is no kind of node; a good file is nodes: [{id: cpu, capacity: {CPU: 8}}]")
+    quotas = tuple(_quota(section) for section in file.sections("quotas", QUOTA))
+    return Catalog(tuple(found), Limits(quotas, file.read("price_max", _price, None)))
+
+
+def _quota(section: Section) -> Quota:
+    found = Quota(
+        section.need("name", some_text, "'zone-a'"),
+        section.read("labels", labels_of, EMPTY),
+        section.read("nodes", _least, None),
+        section.read("resources", resources_in, None),
+        section.read("only_launched", flag, False),
+    )
+    if found.nodes_max is None and found.resources_max is None:
+        raise Misplaced(f"{section.path}: limits nothing; give nodes: 10 or resources: {{GPU: 16}}")
     return found
 
 
+def described(kinds: Iterable[NodeTemplate], limits: Limits = NO_LIMITS) -> dict[str, Any]:
+    """Kinds of nodes and limits as a document, which `read_catalog` reads."""
+    nodes = [
+        {
+            "id": each.name,
+            "capacity": dict(as_written(each.capacity)),
+            "labels": dict(each.labels),
+            "taints": [str(taint) for taint in each.taints],
+            "min": each.count_min,
+            "max": each.count_max,
+            "price": each.price,
+        }
+        for each in kinds
+    ]
+    quotas = [
+        {
+            "name": each.name,
+            "labels": dict(each.labels),
+            "only_launched": each.only_launched,
+            **({} if each.nodes_max is None else {"nodes": each.nodes_max}),
+            **({} if each.resources_max is None else {"resources": dict(as_written(each.resources_max))}),
+        }
+        for each in limits.quotas
+    ]
+    price = {} if limits.price_max is None else {"price_max": limits.price_max}
+    return {"nodes": nodes, **({"quotas": quotas} if quotas else {}), **price}
+
+
+def catalog_of(view: ScaleView, snapshot: Snapshot) -> Catalog:
+    """The kinds of the autoscaler, as it may use them now: none is launched of a kind that rests."""
+    running = {each.node: each.kind for each in view.nodes if each.node in snapshot.by_id}
+    names = {each.name for each in view.kinds}
+    running = {**_in_group(snapshot, names), **running}
+    coming = Counter(each.kind for each in view.launches if each.state in COMING)
+    counts = Counter(running.values()) + coming
+    kinds = tuple(
+        NodeTemplate(
+            each.name,
+            Resources.of(each.resources),
+            Labels(each.labels),
+            taints_in(list(each.taints)),
+            each.count_min,
+            each.count_max if each.rests_until is None else min(each.count_max, counts[each.name]),
+            each.price,
+        )
+        for each in view.kinds
+    )
+    return Catalog(kinds, view.limits, Stock(running, coming))
+
+
+def _in_group(snapshot: Snapshot, kinds: Container[str]) -> dict[NodeId, str]:
+    """The nodes that say by their label of which kind they are."""
+    groups = ((id, node.labels.get(NODE_GROUP, "")) for id, node in snapshot.by_id.items())
+    return {id: group for id, group in groups if group in kinds}
+
+
 def _most(value: Any) -> int:
-    if not 1 <= whole(value) <= NEW_MAX:
-        raise Invalid(f"must be from 1 to {NEW_MAX}, not {quoted(value)}")
+    if not 1 <= whole(value) <= COUNT_MAX:
+        raise Invalid(f"must be from 1 to {COUNT_MAX}, not {quoted(value)}")
+    return int(value)
+
+
+def _least(value: Any, most: int = COUNT_MAX) -> int:
+    if not 0 <= whole(value) <= most:
+        raise Invalid(f"must be from 0 to {most}, not {quoted(value)}")
     return int(value)
 
 
@@ -162,26 +280,27 @@ def plan_view(found: Plan, is_like: bool) -> PlanView:
     return PlanView(
         found.fits,
         tuple(map(nodes, found.launches)),
-        tuple(_left(each, found.limits) for each in found.unserved),
+        tuple(map(_left, found.unserved)),
         found.price,
         tuple(map(nodes, found.coming)),
         found.limits,
     )
 
 
-def _left(each: Unserved, limits: Sequence[str]) -> StillPending:
-    limit = each.limit or (each.nearest if each.nearest in limits else "")
+def _left(each: Unserved) -> StillPending:
     if each.verdict is None:
         why = ""
     elif not each.verdict.candidates:
-        why, limit = _reasons(each.verdict), each.limit
-    elif limit == each.nearest:
-        why = "the maximum number of such nodes is reached"
-    elif limit:
-        why = f"the limit {limit} is reached"
-    else:
+        why = _reasons(each.verdict)
+    elif not each.limit:
         why = "such a node alone would do, but not beside the work that runs"
-    return StillPending(each.ids, each.nearest, why, limit)
+    elif each.limit == each.nearest:
+        why = "the maximum number of such nodes is reached"
+    elif each.limit == PRICE:
+        why = "the maximum price is reached"
+    else:
+        why = f"the limit {each.limit} is reached"
+    return StillPending(each.ids, each.nearest, why, each.limit)
 
 
 def _reasons(verdict: Verdict) -> str:
@@ -224,6 +343,7 @@ def limits_json(limits: Limits) -> dict[str, Any]:
             "labels": dict(each.labels),
             "nodes_max": each.nodes_max,
             "resources_max": None if each.resources_max is None else amounts(each.resources_max),
+            "only_launched": each.only_launched,
         }
         for each in limits.quotas
     ]
@@ -238,6 +358,7 @@ def limits_of(found: Mapping[str, Any]) -> Limits:
             Labels(each["labels"]),
             each["nodes_max"],
             None if each["resources_max"] is None else Resources.of(each["resources_max"]),
+            each["only_launched"],
         )
         for each in found["quotas"]
     )

@@ -27,6 +27,7 @@ from stead.operate.views import amounts
 from stead.planner.plans import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
+    from stead.planner.retiring import Consolidation
     from stead.planner.scaler import Scaler
 
 REPORT_S = 15.0
@@ -128,7 +129,14 @@ class ScaleView:
     tallied: Tallied = Tallied()
 
 
-def scale_view(scaler: Scaler, engine: Engine, provider: str, at: float, began: float = 0.0) -> ScaleView:
+def scale_view(
+    scaler: Scaler,
+    engine: Engine,
+    provider: str,
+    at: float,
+    began: float = 0.0,
+    proposals: Sequence[Consolidation] = (),
+) -> ScaleView:
     """What a scaler sees and plans, as of its latest step. `provider` is the title of the provider, `at` the time on
     the wall clock, and `began` is time 0 of the scaler's clock on the wall clock."""
     running, coming = Counter(scaler.stock.running.values()), Counter(each.kind for each in scaler.in_flight)
@@ -175,8 +183,9 @@ def scale_view(scaler: Scaler, engine: Engine, provider: str, at: float, began: 
         for each in scaler.standing
     )
     plan = None if scaler.plan is None else plan_view(scaler.plan, is_like=False)
-    price = sum(each.price for each in nodes)
-    return ScaleView(at, provider, kinds, launches, nodes, price, plan, limits=scaler.limits)
+    price = round(sum(each.price for each in nodes), 9)
+    moves = tuple(MoveView((each.node,), each.moves, each.saves) for each in proposals)
+    return ScaleView(at, provider, kinds, launches, nodes, price, plan, moves, scaler.limits)
 
 
 class Reports:

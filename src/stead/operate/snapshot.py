@@ -81,7 +81,8 @@ def every(fetch: Callable[[Query], Page[T]], query: Query = ALL) -> list[T]:
 
 class Snapshot:
     """`measured` is what is free by the cluster's own count, if it has one; otherwise the engine's count is used.
-    `started` holds the labels with which each node joined, if the cluster knows them.
+    `started` holds the labels with which each node joined, if the cluster knows them. `starting` is work that is
+    pending only because its process is being started: what it uses already counts as used on its node.
 
     A cluster passes `before` when it knows that since that snapshot no work came, went or moved, and no node joined,
     left or was resized: `known` is then the same.
@@ -99,8 +100,10 @@ class Snapshot:
         kind: str = "simulation",
         owners: Mapping[str, KnownOwner] | None = None,
         links: Mapping[str, str] | None = None,
+        starting: Sequence[str] = (),
         before: Snapshot | None = None,
     ) -> None:
+        self.starting = tuple(starting)
         self.engine, self.at, self.title, self.kind, self._links = engine, at, title, kind, links or {}
         self.rows: Rows = Rows(engine, known or {}, owners or {}) if before is None else before.rows
         self._started = started
@@ -118,7 +121,7 @@ class Snapshot:
         """Pickles the inputs only: the receiver builds its own lists."""
         ends = [end for ends in self._ends.values() for end in ends]
         known = dict(self.rows.known)
-        beside = (self.title, self.kind, dict(self.rows.owners), self._links)
+        beside = (self.title, self.kind, dict(self.rows.owners), self._links, self.starting)
         return Snapshot, (self.engine, self.at, known, ends, self._started, self._measured, *beside)
 
     # -- nodes

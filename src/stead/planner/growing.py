@@ -1,4 +1,4 @@
-"""Growing a trial: one kind after the other joins, whichever serves the most work for its price.
+"""Growing a trial wave by wave: each one is of the kind that serves the most work for its price.
 
 Rule: every step is tried on a fork, so this also finds nodes for work that is tied to other work: groups, affinities,
 spreads. It is the slow way; `packing` proposes nodes for all other work at once.
@@ -17,6 +17,9 @@ from stead.planner.trials import Trial, Trials
 STEPS_MAX = 1_000
 """The maximum number of steps."""
 
+COST_MAX = 40_000
+"""The maximum cost of all trials until no more step begins: some hundreds of trials of a few pieces of work."""
+
 
 class _Step(NamedTuple):
     """`nodes` new nodes of a kind serve `gain` pieces of work more."""
@@ -33,10 +36,10 @@ class _Step(NamedTuple):
 
 
 def grow(trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[NodeTemplate]) -> Trial:
-    """The trial with more nodes of these kinds, until no more of them would serve anything."""
-    kinds = tuple(kinds)
+    """The trial with more waves, until no more nodes of these kinds would serve anything."""
+    kinds, cost_max = tuple(kinds), trials.cost + COST_MAX
     for _ in range(STEPS_MAX):
-        if not any(trial.pending) or not trials.may_go_on:
+        if not any(trial.pending) or trials.cost > cost_max:
             break
         found = [step for kind in kinds if (step := _first_of_use(trials, trial, allowance, kind)) is not None]
         if not found:
@@ -46,7 +49,7 @@ def grow(trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[Nod
 
 
 def _step(trials: Trials, trial: Trial, kind: NodeTemplate, nodes: int) -> _Step:
-    grown = trials.grown(trial, kind.name, nodes)
+    grown = trials.then(trial, {kind.name: nodes})
     return _Step(kind, nodes, sum(trial.pending) - sum(grown.pending), grown)
 
 
@@ -66,7 +69,7 @@ def _first_of_use(trials: Trials, trial: Trial, allowance: Allowance, kind: Node
 def _as_many_as_pay(trials: Trials, trial: Trial, allowance: Allowance, step: _Step) -> _Step:
     """Twice as many nodes of the kind each time, as long as each serves as much as the first ones."""
     most = allowance.more(step.kind, trial.counts)[0]
-    while 2 * step.nodes <= most and trials.may_go_on:
+    while 2 * step.nodes <= most:
         more = _step(trials, trial, step.kind, 2 * step.nodes)
         if more.gain < 2 * step.gain:
             break

@@ -68,11 +68,20 @@ NO_LIMITS, NO_STOCK = Limits(), Stock()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`count` new nodes of one kind, and the work that would run on them."""
+    """`count` new nodes of one kind, and the work that would run on them.
+
+    Attributes:
+        template: The kind.
+        count: How many nodes.
+        serves: The work that would run on them.
+        wave: Nodes of a later wave are for what is still pending once all nodes of the waves before it have joined.
+            Most plans have only wave 0. You can launch all waves at once.
+    """
 
     template: NodeTemplate
     count: int
     serves: tuple[AskId, ...]
+    wave: int = 0
 
 
 @dataclass(frozen=True, slots=True)

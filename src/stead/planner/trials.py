@@ -1,8 +1,8 @@
 """Trials: forks in which new nodes have joined and the engine has decided.
 
-Rule: nodes that are coming join first, then all new nodes of a trial at once. What a trial says about work is what the
-engine decided. The work of all trials of one plan is bounded, and counted in pieces of work and nodes, not in time, so
-equal inputs give equal plans.
+Rule: nodes that are coming join first, then the new nodes, those of a wave at once. What a trial says about work is
+what the engine decided. The work of all trials of one plan is bounded, and counted in pieces of work and nodes, not in
+time, so equal inputs give equal plans.
 """
 
 from __future__ import annotations
@@ -23,25 +23,32 @@ DECIDE_MAX = 1_000
 TRIAL_COST = 100
 """What a trial costs in addition to one for each pending piece of work and each new node."""
 
-COST_MAX = 40_000
-"""The maximum cost of all trials of one plan that only try to make it cheaper. A few of 10,000 pieces of work, or some
-hundreds of a few pieces."""
+WAVES_FACTOR = 1.1
+"""How much dearer several waves of nodes count than one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`counts` new nodes of each kind have joined `engine`. `pending` is how much work stays pending, for each
-    priority, highest first: less is better, and then a lower price."""
+    """New nodes have joined `engine`, one wave after the other; `waves` are the counts of each kind, and `new` says of
+    which wave and kind each node is. `pending` is how much work stays pending, for each priority, highest first."""
 
     engine: Engine
-    counts: Counter[str]
+    waves: tuple[Counter[str], ...]
+    new: Mapping[NodeId, tuple[int, str]]
     pending: tuple[int, ...]
     price: float
 
     @property
-    def badness(self) -> tuple[tuple[int, ...], float, int]:
-        """Of two trials, the one with the lower value is better."""
-        return self.pending, self.price, sum(self.counts.values())
+    def counts(self) -> Counter[str]:
+        """How many new nodes of each kind there are."""
+        return sum(self.waves, Counter[str]())
+
+    @property
+    def badness(self) -> tuple[tuple[int, ...], float, float]:
+        """Of two trials, the one with the lower value is better: it serves more, or costs less. One wave is better than
+        several, because nobody knows which nodes join first; so several must be worth it."""
+        factor = WAVES_FACTOR if len(self.waves) > 1 else 1.0
+        return self.pending, self.price * factor, sum(self.counts.values()) * factor
 
 
 class Trials:
@@ -55,8 +62,6 @@ class Trials:
 
     def __init__(self, engine: Engine, catalog: Sequence[NodeTemplate], stock: Stock) -> None:
         self.kinds = {kind.name: kind for kind in catalog}
-        self.new: dict[NodeId, str] = {}
-        """The kind of every hypothetical node that any trial has."""
         self.coming: dict[NodeId, str] = {}
         """The kind of every node that is coming."""
         self._had = Counter({name: count for name, count in stock.coming.items() if name in self.kinds})
@@ -69,45 +74,48 @@ class Trials:
         settle(base)
         self.base = base
         """All work that needs no new node is placed."""
-        self._priorities = sorted({engine.item(id).priority for id in engine.waiting}, reverse=True)
-        self._pending = _pieces(base)
-        self._left = COST_MAX
+        priorities = {item.priority for items in engine.pending for item in items}
+        self._priorities = sorted(priorities, reverse=True)
+        self.pending = self._pending_by_priority(base)
+        self.cost = 0
+        """What all trials so far cost."""
 
-    @property
-    def may_go_on(self) -> bool:
-        """Whether more trials are allowed that only try to make the plan cheaper."""
-        return self._left > 0
-
-    def of(self, counts: Mapping[str, int]) -> Trial:
+    def of(self, *waves: Mapping[str, int]) -> Trial:
         """The trial with these new nodes."""
-        return self._joined(
-            self.base, Counter(), Counter({name: counts[name] for name in self.kinds if name in counts})
-        )
+        trial = Trial(self.base, (), {}, self.pending, 0.0)
+        for wave in waves:
+            trial = self.then(trial, wave) if any(wave.values()) else trial
+        return trial
 
-    def grown(self, trial: Trial, kind: str, count: int) -> Trial:
-        """The same with more nodes, which join after the others."""
-        return self._joined(trial.engine, trial.counts, Counter({kind: count}))
-
-    def _joined(self, engine: Engine, had: Counter[str], more: Counter[str]) -> Trial:
-        fork, new = engine.fork(), dict[NodeId, str]()
+    def then(self, trial: Trial, wave: Mapping[str, int]) -> Trial:
+        """The same with one more wave of nodes."""
+        more, had = Counter({name: wave[name] for name in self.kinds if wave.get(name)}), trial.counts
+        fork, new = trial.engine.fork(), dict[NodeId, str]()
         for name, count in more.items():
             new.update(dict.fromkeys(self._ids(name, self._had[name] + had[name], count), name))
         fork.apply(*(NodeJoined(self.kinds[name].node(id)) for id, name in new.items()))
         settle(fork)
-        self.new.update(new)
-        self._left -= TRIAL_COST + self._pending + len(new)
-        counts = had + more
-        price = sum(count * self.kinds[name].price for name, count in counts.items())
-        return Trial(fork, counts, self._pending_by_priority(fork), price)
+        self.cost += TRIAL_COST + sum(trial.pending) + len(new)
+        number = len(trial.waves)
+        price = trial.price + sum(count * self.kinds[name].price for name, count in more.items())
+        all_new = {**trial.new, **{id: (number, name) for id, name in new.items()}}
+        return Trial(fork, (*trial.waves, more), all_new, self._pending_by_priority(fork), price)
+
+    def cost_of(self, counts: Mapping[str, int]) -> int:
+        """What the trial with these new nodes in one wave would cost."""
+        return TRIAL_COST + sum(self.pending) + sum(counts.values())
 
     def _ids(self, name: str, had: int, count: int) -> list[NodeId]:
         return [f"{HYPOTHETICAL}/{name}/{number + 1}" for number in range(had, had + count)]
 
     def _pending_by_priority(self, engine: Engine) -> tuple[int, ...]:
         found: Counter[int] = Counter()
-        for id in engine.waiting:
-            item = engine.item(id)
-            found[item.priority] += len(lacking(engine, item))
+        for items in engine.pending:
+            if isinstance(items[0], Ask):
+                found.update(item.priority for item in items)
+            else:
+                for item in items:
+                    found[item.priority] += len(lacking(engine, item))
         return tuple(found[priority] for priority in self._priorities)
 
 
@@ -123,9 +131,11 @@ def lacking(engine: Engine, item: Ask | Group) -> tuple[Ask, ...]:
     """The pieces of pending work that have no node: the ask, or members of the group."""
     if isinstance(item, Ask):
         return (item,)
-    placed = engine.placed if len(item.alternatives) > 1 else {}
-    taken = next((each for each in item.alternatives if any(member.id in placed for member in each)), None)
-    return tuple(member for member in taken or item.alternatives[0] if engine.is_pending(member.id))
+    for members in item.alternatives:
+        pending = tuple(member for member in members if engine.is_pending(member.id))
+        if len(pending) < len(members):  # the group has taken this alternative
+            return pending
+    return item.alternatives[0]
 
 
 def _end_the_ending(engine: Engine) -> None:
@@ -134,7 +144,3 @@ def _end_the_ending(engine: Engine) -> None:
     if ending:
         engine.apply(*map(AskEnded, ending))
         settle(engine)
-
-
-def _pieces(engine: Engine) -> int:
-    return sum(len(lacking(engine, engine.item(id))) for id in engine.waiting)

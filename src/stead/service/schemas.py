@@ -322,6 +322,7 @@ class Quota(BaseModel):
     labels: dict[str, str]
     nodes_max: int | None
     resources_max: Amounts | None
+    only_launched: bool
 
 
 class ScaleLimits(BaseModel):

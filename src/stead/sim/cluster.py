@@ -16,7 +16,6 @@ from itertools import count
 from stead import solver
 from stead.controller import Controller
 from stead.engine.decisions import (
-    Decision,
     Evicted,
     GroupPlaced,
     GroupReleased,
@@ -27,6 +26,7 @@ from stead.engine.decisions import (
     Refused,
 )
 from stead.engine.engine import Engine
+from stead.engine.explain.events import Happened
 from stead.engine.facts import (
     AskEnded,
     AskLost,
@@ -43,7 +43,8 @@ from stead.engine.facts import (
 from stead.errors import Invalid
 from stead.journal import Journal
 from stead.language.asks import Ask, AskId, Group
-from stead.language.nodes import NodeId, NodeTemplate
+from stead.language.nodes import NodeId
+from stead.sim.autoscaler import KindCount, SimAutoscaler
 from stead.sim.scenario import Scenario
 
 STEPS_AT_ONE_MOMENT_MAX = 1_000
@@ -60,7 +61,7 @@ class Happening:
     """One entry of the timeline: a fact or a decision."""
 
     moment: float
-    what: Fact | Decision
+    what: Happened
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Outcome:
         submitted: Every ask and group, by id.
         ended: The ids of work that ended.
         refused: The refusals.
+        kinds: What an autoscaler has launched, by kind of node.
     """
 
     scenario: Scenario
@@ -84,6 +86,7 @@ class Outcome:
     submitted: dict[str, Ask | Group]
     ended: tuple[str, ...]
     refused: tuple[Refused, ...]
+    kinds: tuple[KindCount, ...] = ()
 
 
 def _preemptible(fact: Fact) -> Fact:
@@ -118,7 +121,6 @@ class SimCluster:
         self._finished: set[str] = set()  # asks and groups that ended or were refused
         self._durations = scenario.durations
         self._now = 0.0
-        self._launched = count(1)
         self._turns = count()
         self._runs: defaultdict[str, int] = defaultdict(int)  # the number of the current run of an ask or group
         self._ending: dict[str, int] = {}  # the run of each group whose end is planned
@@ -191,19 +193,10 @@ class SimCluster:
         self._finished.add(refused.id)
         self.progress += 1
 
-    def tell(self, happened: Sequence[Fact | Decision]) -> None:
+    def tell(self, happened: Sequence[Happened]) -> None:
         """Add the step to the timeline, without `ClockAdvanced` and `AskRunning`."""
         news = (what for what in happened if not isinstance(what, ClockAdvanced | AskRunning))
         self.timeline += [Happening(self._now, what) for what in news]
-
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
-        """A simulated node joins at once."""
-        for template in wanted:
-            self._plan(self._now, NodeJoined(template.node(f"{template.name}-{next(self._launched)}")))
-
-    def retire(self, node: NodeId) -> None:
-        if node not in self.running.values():
-            self._plan(self._now, NodeLeft(node))
 
     def move(self, moved: Moved) -> None:
         """Moved work continues without a restart and ends when it would have ended."""
@@ -303,8 +296,9 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
     until = scenario.until if until is None else until
     cluster, engine = SimCluster(scenario), Engine(scenario.settings, solver.found())
     controller = Controller(cluster, engine, journal)
+    autoscaler = autoscaler_of(scenario, cluster, controller)
     try:
-        play(cluster, controller, until)
+        play(cluster, controller, until, autoscaler)
     except (MemoryError, OverflowError):
         raise Invalid(
             "the scenario is too large to simulate on this machine; use smaller counts and amounts, for example GPU: 8"
@@ -319,15 +313,28 @@ def run(scenario: Scenario, until: float | None = None, journal: Journal | None 
         cluster.submitted,
         tuple(cluster.ended),
         tuple(cluster.refused),
+        tuple(autoscaler.counts()) if autoscaler is not None else (),
     )
 
 
-def play(cluster: SimCluster, controller: Controller, until: float | None) -> None:
+def autoscaler_of(scenario: Scenario, cluster: SimCluster, controller: Controller) -> SimAutoscaler | None:
+    """The autoscaler that the scenario describes, if it describes one."""
+    if scenario.scaling is None:
+        return None
+    taken = {fact.node.id for _, fact in scenario.moments if isinstance(fact, NodeJoined)}
+    return SimAutoscaler(scenario.scaling, cluster, controller, taken)
+
+
+def play(
+    cluster: SimCluster, controller: Controller, until: float | None, autoscaler: SimAutoscaler | None = None
+) -> None:
     """Run until nothing more can happen, or until a time."""
     steps = steps_here = seen = progress = 0
     before = 0.0
-    while cluster.advance(controller.next_moment, until):
+    while cluster.advance(_next_moment(controller, autoscaler), until):
         controller.step()
+        if autoscaler is not None:
+            autoscaler.step()
         steps_here = steps_here + 1 if cluster.now() == before else 0
         before = cluster.now()
         if steps_here > STEPS_AT_ONE_MOMENT_MAX:
@@ -342,3 +349,8 @@ def play(cluster: SimCluster, controller: Controller, until: float | None) -> No
                 f"the simulation does not end: up to {before:g} s work was placed and evicted {steps} times and"
                 " nothing else happened; set an end, for example until: 1h"
             )
+
+
+def _next_moment(controller: Controller, autoscaler: SimAutoscaler | None) -> float | None:
+    moments = (controller.next_moment, None if autoscaler is None else autoscaler.next_moment)
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -38,8 +38,9 @@ from stead.operate.audit import Audit
 from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import LocalDesk
 from stead.operate.history import Replayed, replay_decision
+from stead.operate.scale import ScaleView, scale_view
 from stead.operate.snapshot import Known, Snapshot
-from stead.sim.cluster import SimCluster, play
+from stead.sim.cluster import SimCluster, autoscaler_of, play
 from stead.sim.scenario import Scenario
 from stead.text import short_id
 
@@ -66,15 +67,19 @@ class SimDesk(LocalDesk):
         self._cluster = SimCluster(scenario)
         self._journal = Journal.open(self._journal_path, scenario.settings)
         self._controller = Controller(self._cluster, Engine(scenario.settings, solver.found()), self._journal)
+        self._autoscaler = autoscaler_of(scenario, self._cluster, self._controller)
         self._snapshot: Snapshot | None = None
         self._latest: Snapshot | None = None  # may be out of date
         self._known: dict[str, Known] = {}
         self._started: dict[str, Labels] = {}  # the labels each node joined with
         self._read = 0  # the number of timeline entries read so far
         self._moved = True  # whether work was placed or removed since the latest snapshot
-        play(self._cluster, self._controller, scenario.until if until is None else until)
+        self._play(scenario.until if until is None else until)
         self._began = time.time() - self._cluster.now() if began is None else began
         self._caught_up_at = time.monotonic()
+
+    def _play(self, until: float | None) -> None:
+        play(self._cluster, self._controller, until, self._autoscaler)
 
     def now(self) -> float:
         return self._began + self._cluster.now()
@@ -85,12 +90,23 @@ class SimDesk(LocalDesk):
         with self._lock:
             return self._controller.tally.copy()
 
+    def scale(self) -> ScaleView | None:
+        """The autoscaler of the scenario, or one of its own that has reported."""
+        if self._autoscaler is None:
+            return super().scale()
+        with self._lock:
+            with suppress(Unwritable):
+                self._catch_up()
+            found = self._autoscaler
+            view = scale_view(found.scaler, self._controller.engine, found.title, self.now(), self._began)
+            return replace(view, tallied=found.tallied)
+
     def _catch_up(self) -> None:
         """Advance virtual time to the wall clock."""
         passed = (time.monotonic() - self._caught_up_at) * self._speed
         self._caught_up_at = time.monotonic()
         before = len(self._cluster.timeline)
-        play(self._cluster, self._controller, self._cluster.now() + passed)
+        self._play(self._cluster.now() + passed)
         if len(self._cluster.timeline) != before:
             self._snapshot = None
 
@@ -154,7 +170,7 @@ class SimDesk(LocalDesk):
         """Apply facts now; if the journal cannot be written, drop them."""
         self._cluster.inject(*facts)
         try:
-            play(self._cluster, self._controller, self._cluster.now())
+            self._play(self._cluster.now())
         except Unwritable:
             if self._controller.take_back(*facts):
                 raise

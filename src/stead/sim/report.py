@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +26,8 @@ from stead.sim.cluster import Happening, Outcome
 from stead.text import aligned, plural
 
 TIMELINE_LINES_MAX = 200
+
+KIND_COLUMNS = ("kind", "nodes", "launched", "failed", "retired", "lost", "spent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,15 @@ def _used(name: str, used: int, total: int) -> str:
     return f"{quantity_text(name, used / UNIT)}/{quantity_text(name, total / UNIT)} {name}"
 
 
+def kind_rows(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    """Each kind of node of an autoscaler: nodes now, and what it launched, gave up, retired, lost and spent."""
+    for kind in outcome.kinds:
+        counts = (kind.nodes, kind.launched, kind.failed, kind.retired, kind.lost)
+        yield kind.kind, *map(str, counts), f"{kind.spent:.2f}"
+    if outcome.kinds:
+        yield "all", *("" for _ in KIND_COLUMNS[2:]), f"{sum(kind.spent for kind in outcome.kinds):.2f}"
+
+
 def waiting_rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
     for waiter in waiters(outcome):
         yield listed(waiter.ids), str(waiter.explanation)
@@ -118,6 +129,8 @@ def _news(timeline: Iterable[Happening]) -> Iterator[Happening]:
 def as_text(outcome: Outcome) -> str:
     """Plain text, the same on every machine."""
     lines = [summary(outcome), "", *aligned([("NODE", "LABELS", "USED", "WORK"), *node_rows(outcome)])]
+    if kinds := list(kind_rows(outcome)):
+        lines += ["", *aligned([tuple(column.upper() for column in KIND_COLUMNS), *kinds])]
     if waiting := list(waiting_rows(outcome)):
         lines += ["", "WAITING", *(f"{who}:{_indented(reason)}" for who, reason in waiting)]
     shown, hidden = _shortened(outcome.timeline)
@@ -147,6 +160,7 @@ def show(outcome: Outcome) -> None:
     shown, hidden = _shortened(outcome.timeline)
     tables: list[tuple[str, tuple[str, ...], Iterable[tuple[str, ...]]]] = [
         ("Nodes", ("node", "labels", "used", "work"), node_rows(outcome)),
+        ("Scaling", KIND_COLUMNS, kind_rows(outcome)),
         ("Waiting", ("who", "why"), waiting_rows(outcome)),
         ("Timeline", ("when", "what"), shown),
     ]
@@ -178,6 +192,7 @@ def as_json_text(outcome: Outcome) -> str:
         ],
         "refused": [plain(refused) for refused in outcome.refused],
         "ended": outcome.ended,
+        **({"scaling": [asdict(kind) for kind in outcome.kinds]} if outcome.kinds else {}),
         "timeline": [{"moment": line.moment, **plain(line.what)} for line in outcome.timeline],
     }
     return json.dumps(result, indent=2, sort_keys=True)

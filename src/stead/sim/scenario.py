@@ -16,12 +16,13 @@ from stead.engine.settings import Settings, Unscheduled
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
 from stead.language.times import parse_duration
+from stead.sim.scaling import Scaling, scaling_of
 from stead.specs.documents import CLAIM, EVENT, GROUP, NODE, WORK, Reader, policy_of
 from stead.specs.sections import Section, load_yaml
 from stead.specs.values import some_text, whole
 from stead.text import quoted
 
-FILE = ("title", "until", "settings", "nodes", "claims", "work", "groups", "events")
+FILE = ("title", "until", "settings", "nodes", "claims", "work", "groups", "events", "scaling")
 SETTINGS = ("patience", "hybrid_threshold", "seed", "unscheduled", "moves", "policy")
 
 
@@ -35,6 +36,7 @@ class Scenario:
         moments: The facts, each with its time in seconds.
         durations: How long asks and groups run, in seconds; those without a duration never end.
         until: When to stop; with None, it stops when nothing more can happen.
+        scaling: How nodes are launched and retired; with None, there is no autoscaler.
     """
 
     title: str
@@ -42,6 +44,7 @@ class Scenario:
     moments: tuple[tuple[float, Fact], ...]
     durations: Mapping[str, float]
     until: float | None = None
+    scaling: Scaling | None = None
 
 
 def load(path: Path | str, policy: PolicyName | None = None) -> Scenario:
@@ -117,6 +120,7 @@ def parse(text: str, title: str = "scenario", policy: PolicyName | None = None) 
         tuple(sorted(reader.moments, key=lambda moment: moment[0])),
         reader.durations,
         file.read("until", parse_duration, None),
+        file.read("scaling", scaling_of, None),
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from stead.engine.decisions import Decision, Evicted, GroupPlaced, GroupReleased, Placed, Preempted, Refused, Waiting
-from stead.engine.explain.events import event_of
-from stead.engine.facts import AskEnded, AskLost, AskSubmitted, Fact, GroupEnded, GroupSubmitted, NodeLeft
+from stead.engine.decisions import Evicted, GroupPlaced, GroupReleased, Placed, Preempted, Refused, Waiting
+from stead.engine.explain.events import Happened, event_of
+from stead.engine.facts import AskEnded, AskLost, AskSubmitted, GroupEnded, GroupSubmitted, NodeLeft
 from stead.sim.cluster import Happening, Outcome, run
 from stead.sim.scenario import Scenario
 from stead.specs.following import Line, State, Update
@@ -103,7 +103,7 @@ class SimTarget:
                 yield Update(id, State.FAILED, reason=f"{last.state} when the simulation ended{why}", at=outcome.moment)
 
 
-def _stopped(what: Fact | Decision, at: float, states: Mapping[str, Update]) -> Iterator[tuple[str, str]]:
+def _stopped(what: Happened, at: float, states: Mapping[str, Update]) -> Iterator[tuple[str, str]]:
     """Work that is taken off its node and will be placed again, and why."""
     match what:
         case Evicted(id):
