@@ -5,9 +5,10 @@ On one page: ``python`` blocks share a namespace, and a ``text`` block right aft
 ``cluster.yaml`` is the Ray cluster that the rest of the page runs on, one for all pages, and a page leaves it as
 it was; ``served.yaml`` is a scenario that a service serves for the rest of the page with its clock stopped
 (other files are then work and changes; ``kinds.yaml`` has kinds of nodes, ``autoscale.yaml`` is for an autoscaler),
-and a page of docs/commands that links to the cluster of the index runs on that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output;
-``sh`` blocks only name commands: of the Makefile, of stead, kubectl, docker and installers. ``yaml`` blocks with an
-apiVersion are objects of Kubernetes: the pods in them must be ones that stead can schedule.
+and a page of docs/commands that links to the cluster of the index runs on that; in ``console`` blocks the lines
+after ``$ stead ...`` are its exact output; ``sh`` blocks only name commands: of the Makefile, of stead, kubectl, docker
+and installers. ``yaml`` blocks with an apiVersion are objects of Kubernetes: the pods in them must be ones that stead
+can schedule.
 """
 
 from __future__ import annotations
