@@ -4,8 +4,8 @@ On one page: ``python`` blocks share a namespace, and a ``text`` block right aft
 ``yaml`` blocks load as scenarios and are files when their first line is ``# file: name.yaml``;
 ``cluster.yaml`` is the Ray cluster that the rest of the page runs on, one for all pages, and a page leaves it as
 it was; ``served.yaml`` is a scenario that a service serves for the rest of the page with its clock stopped
-(other files are then work and changes; ``kinds.yaml`` has kinds of nodes), and a page of docs/commands that links to
-the cluster of the index runs on that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output;
+(other files are then work and changes; ``kinds.yaml`` has kinds of nodes, ``autoscale.yaml`` is for an autoscaler),
+and a page of docs/commands that links to the cluster of the index runs on that; in ``console`` blocks the lines after ``$ stead ...`` are its exact output;
 ``sh`` blocks only name commands: of the Makefile, of stead, kubectl, docker and installers. ``yaml`` blocks with an
 apiVersion are objects of Kubernetes: the pods in them must be ones that stead can schedule.
 """
@@ -42,6 +42,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LANGUAGES = {"python", "text", "yaml", "console", "sh"}
 OTHERS = {"cd", "curl", "docker", "git", "kubectl", "pip"}
 """Commands of other programs that ``sh`` blocks may name."""
+
+WITHOUT_SPEC = ("PriorityClass", "ClusterRole", "Role", "RoleBinding", "ServiceAccount")
+"""Kinds of objects of Kubernetes that tests of their pages look at."""
 
 WRITE = os.environ.get("STEAD_GOLDEN") == "write"
 SERVED = "served.yaml"
@@ -142,7 +145,7 @@ def check_objects(body: str) -> None:
     for found in yaml.safe_load_all(body):
         assert {"apiVersion", "kind", "metadata"} <= found.keys()
         if "spec" not in found or found["kind"] in ("StorageClass", "PersistentVolumeClaim"):
-            assert found["kind"] in ("PriorityClass", "ClusterRole", "StorageClass", "PersistentVolumeClaim")
+            assert found["kind"] in (*WITHOUT_SPEC, "StorageClass", "PersistentVolumeClaim")
             continue
         if found["kind"] == "RayCluster":
             assert node_templates(found)
@@ -250,6 +253,8 @@ def test_every_block_of_the_page_runs(
                     monkeypatch.setenv("RAY_ADDRESS", address_of(tmp_path / "cluster.yaml"))
                 elif found and found[1] == SERVED:
                     desk = serve(block.body)
+                elif found and found[1] == "autoscale.yaml":
+                    assert cluster_of(load_yaml(block.body)).provider
                 elif found and found[1] == "kinds.yaml":
                     assert read_catalog(load_yaml(block.body)).kinds
                 elif found and found[1] == "autoscaled.yaml":

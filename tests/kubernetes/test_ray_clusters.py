@@ -16,7 +16,9 @@ MAX = 2**31 - 1
 
 
 def group(limits: dict[str, str] | None = None, requests: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
-    containers = [{"name": "ray-worker", "resources": {"limits": limits or {}, "requests": requests or {}}}]
+    args = ['eval "stead start --labels-file=/etc/podinfo/labels"']
+    resources = {"limits": limits or {}, "requests": requests or {}}
+    containers = [{"name": "ray-worker", "args": args, "resources": resources}]
     return {"groupName": "small", "rayStartParams": {}, "template": {"spec": {"containers": containers}}, **more}
 
 
@@ -83,6 +85,13 @@ def test_labels_are_those_of_the_pods_and_the_groups_own_override_them() -> None
     }
 
 
+def test_labels_of_the_pods_count_only_if_the_nodes_read_them() -> None:
+    given = group(labels={"zone": "b"})
+    given["template"]["metadata"] = {"labels": {"team": "blue"}}
+    given["template"]["spec"]["containers"][0]["args"] = ["ray start"]
+    assert dict(template_of(given).labels) == {"zone": "b", "ray.io/node-group": "small"}
+
+
 def test_labels_of_the_start_parameters_count_if_the_group_has_none() -> None:
     assert template_of(group(rayStartParams={"labels": "zone=c,disk=ssd"})).labels["disk"] == "ssd"
 
@@ -92,6 +101,13 @@ def test_taints_are_in_an_annotation_of_the_template() -> None:
     given["template"]["metadata"] = {"annotations": {"stead/taints": "gpu_node=true,spot:NoExecute"}}
     assert template_of(given).taints == (Taint("gpu_node", "true"), Taint("spot", "", Effect.NO_EXECUTE))
     assert template_of(group()).taints == ()
+
+
+def test_the_price_is_in_an_annotation_of_the_template() -> None:
+    given = group()
+    given["template"]["metadata"] = {"annotations": {"stead/price": "2.5"}}
+    assert template_of(given).price == 2.5
+    assert template_of(group()).price == 0
 
 
 def test_a_cluster_without_worker_groups_has_no_templates() -> None:
@@ -106,6 +122,10 @@ def test_a_cluster_without_worker_groups_has_no_templates() -> None:
         (
             group(template={"metadata": {"annotations": {"stead/taints": "a:Never"}}}),
             "the worker group 'small': the annotation 'stead/taints': taint effect 'Never' is unknown",
+        ),
+        (
+            group(template={"metadata": {"annotations": {"stead/price": "cheap"}}}),
+            "the worker group 'small': the annotation 'stead/price' must be a number such as 2.5, not 'cheap'",
         ),
         (group(maxReplicas="five"), "the worker group 'small': .*maxReplicas"),
     ],

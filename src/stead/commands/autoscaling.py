@@ -90,7 +90,7 @@ def autoscale(
     if to.is_service:
         raise Invalid(f"{to.address} is a service; give the Ray cluster itself, for example --address 10.0.0.1:6379")
     with attached("autoscale", to.address):
-        provider = _provider(file, by_force=down or down_on_exit)
+        provider = _provider(file, by_force=down or down_on_exit, read_only=dry_run)
         if down:
             with _alone():
                 return _end_all(provider)
@@ -110,11 +110,11 @@ def _refused(config: str, file: ClusterFile) -> str:
     )
 
 
-def _provider(file: ClusterFile, by_force: bool) -> Provider:
+def _provider(file: ClusterFile, by_force: bool, read_only: bool) -> Provider:
     if file.provider == "kuberay":
         from stead.kubernetes.ray_scaling.provider import ray_cluster_provider
 
-        return ray_cluster_provider(file.provider_fields)
+        return ray_cluster_provider(file.provider_fields, read_only)
     from stead.ray.local.raylet_provider import raylet_provider
 
     return raylet_provider(file.provider_fields, by_force=by_force)
@@ -207,20 +207,21 @@ def _run(
         signal.signal(signal.SIGTERM, before)
     if down_on_exit:
         return _end_all(provider)
-    left = len(provider.list())
-    if left:
-        click.echo(
-            f"{plural(left, 'launched node')} stay; end them with: stead autoscale --config FILE --down", err=True
-        )
+    left = plural(len(provider.list()), "launched node stays", "launched nodes stay")
+    click.echo(f"{left}; end nodes with: stead autoscale --config FILE --down", err=True)
     return 0
 
 
 def _end_all(provider: Provider) -> int:
-    from stead.scaling.loop import end_all
+    """End what was launched. Nodes that the provider would replace stay."""
+    from stead.scaling.loop import beyond, end_all
 
-    count = len(provider.list())
-    if not end_all(provider, ENDS_S, _warn):
-        raise Invalid(f"{plural(len(provider.list()), 'node')} did not end within {duration_text(ENDS_S)}; try again")
+    own = getattr(provider, "catalog", None)
+    keep = {} if own is None else {kind.name: kind.count_min for kind in own()}
+    count = len(beyond(provider.list(), keep))
+    if not end_all(provider, ENDS_S, _warn, keep):
+        left = len(beyond(provider.list(), keep))
+        raise Invalid(f"{plural(left, 'node')} did not end within {duration_text(ENDS_S)}; try again")
     click.echo(f"Ended {plural(count, 'node')}." if count else "No node was launched.", err=True)
     return 0
 

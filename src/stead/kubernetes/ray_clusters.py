@@ -1,7 +1,7 @@
 """Converts KubeRay's RayClusters to node templates: one per worker group, for the planner.
 
 Rule: pure. A template has what a Ray node of the group would report: the resources that KubeRay passes to `ray start`,
-the labels and taints that `stead start` reads.
+the labels and taints that `stead start` reads. An autoscaler gives up a node that joins with less.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ GROUP, CLUSTER, NODE_TYPE, RAY_GROUP = "ray.io/group", "ray.io/cluster", "ray.io
 
 PRICE_ANNOTATION = "stead/price"
 """The annotation of a group's pod template with the price of one of its nodes."""
+
+LABELS_FILE = "--labels-file"
+"""The option of `stead start` with which a node gets the labels of its pod."""
 
 REPLICAS_MAX = 2**31 - 1
 """KubeRay's default for `maxReplicas`."""
@@ -62,7 +65,7 @@ def _template(cluster: str, group: Fields) -> NodeTemplate:
         return NodeTemplate(
             name,
             _capacity(group, fields_in(template, "spec")),
-            _labels(cluster, name, group, fields_in(template, "metadata")),
+            _labels(cluster, name, group, template),
             _taints(fields_in(template, "metadata")),
             count_min=number_in(group, "minReplicas") * hosts,
             count_max=number_in(group, "maxReplicas", REPLICAS_MAX) * hosts,
@@ -120,19 +123,30 @@ def _is_gpu(key: str) -> bool:
     return key.endswith("gpu") or key.startswith("nvidia.com/mig-")
 
 
-def _labels(cluster: str, name: str, group: Fields, metadata: Fields) -> Labels:
-    """The labels of the pods, and those that KubeRay and Ray add: the labels of the group override `--labels`."""
+def _labels(cluster: str, name: str, group: Fields, template: Fields) -> Labels:
+    """The group's own labels, which override `--labels`, and Ray's label for the group. With `--labels-file`, also the
+    labels of the pods."""
     own = fields_in(group, "labels")
     written = own or parse_labels(str(fields_in(group, "rayStartParams").get("labels") or ""))
-    labels: Mapping[str, Any] = {
-        **fields_in(metadata, "labels"),
+    of_pod = {
+        **fields_in(fields_in(template, "metadata"), "labels"),
         CLUSTER: cluster,
         NODE_TYPE: "worker",
         GROUP: name,
+    }
+    labels: Mapping[str, Any] = {
+        **(of_pod if _reads_labels(fields_in(template, "spec")) else {}),
         RAY_GROUP: name,
         **written,
     }
     return Labels.checked(labels)
+
+
+def _reads_labels(spec: Fields) -> bool:
+    """Whether the node is started with the file that has the labels of its pod."""
+    containers = items_in(spec, "containers")[:1]
+    words = (word for each in containers for key in ("command", "args") for word in items_in(each, key))
+    return any(LABELS_FILE in str(word) for word in words)
 
 
 def _taints(metadata: Fields) -> tuple[Taint, ...]:

@@ -7,7 +7,7 @@ restart forgets only since when work is pending and nodes are idle, and which ki
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -107,7 +107,6 @@ class Scaler:
         self._resting = Resting(settings.retry_s, settings.stock_out_s, settings.retry_max_s)
         self._launches = Launches(self._kinds, settings.join_s, self._resting)
         self._new_id, self._made = new_id, 0
-        self._requests: deque[float] = deque(maxlen=max(1, settings.launches_per_minute))
         self._pending: dict[str, float] = {}  # pending work, and since when
         self._unserved: dict[str, float] = {}  # pending work that has no node even when those that come have joined
         self._planned = -inf  # when the latest plan was made
@@ -175,7 +174,6 @@ class Scaler:
                 if self._now < self._room_at():
                     self._hold_back(new)
                     break
-                self._requests.append(self._now)
                 id, template = self._next_id(), self._kinds[new.template.name]
                 self._launches.request(id, template.name, self._now)
                 decisions.append(NodeRequested(id, template, served + (number < more)))
@@ -259,10 +257,9 @@ class Scaler:
         return True
 
     def _room_at(self) -> float:
-        """When one more launch is allowed; launches of another autoscaler before this one count, too."""
-        adopted = [launch.instance.since for launch in self._launches if launch.adopted is not None]
-        latest = sorted((*adopted, *self._requests), reverse=True)[: self.settings.launches_per_minute]
-        return latest[-1] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
+        """When one more launch is allowed."""
+        latest = self._launches.requested_since(self._now - MINUTE_S)[-self.settings.launches_per_minute :]
+        return latest[0] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
 
     def _next_id(self) -> LaunchId:
         if self._new_id is not None:

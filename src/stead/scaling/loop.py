@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,9 @@ GONE_AFTER = 3
 
 AGAIN_S, AGAIN_MAX_S = 2.0, 60.0
 """The pause before a retirement that failed is tried again. It doubles each time, up to the second value."""
+
+ENDING_S = 0.2
+"""The pause of `end_all` between two looks at nodes that are ending."""
 
 LIST = "list"
 
@@ -287,11 +290,14 @@ class Autoscaler:
         self._troubles.discard(what)
 
 
-def end_all(provider: Provider, seconds: float, said: Callable[[str], None]) -> bool:
-    """End every node of a provider; False if some are left after this time. `said` is called with each problem."""
+def end_all(
+    provider: Provider, seconds: float, said: Callable[[str], None], keep: Mapping[str, int] | None = None
+) -> bool:
+    """End every node of a provider; False if some are left after this time. `said` is called with each problem. `keep`
+    is how many nodes of each kind stay, because the provider itself would replace them."""
     calls, until = Calls(), time.monotonic() + seconds
     while time.monotonic() < until:
-        left = provider.list()
+        left = beyond(provider.list(), keep or {})
         if not left:
             return True
         for instance in left:
@@ -300,7 +306,19 @@ def end_all(provider: Provider, seconds: float, said: Callable[[str], None]) -> 
         for outcome in calls.taken():
             if outcome.error is not None:
                 said(sentence(outcome.error))
-    return not provider.list()
+        time.sleep(min(ENDING_S, max(0.0, until - time.monotonic())))
+    return not beyond(provider.list(), keep or {})
+
+
+def beyond(instances: Iterable[Instance], keep: Mapping[str, int]) -> list[Instance]:
+    """The instances without the first ones of each kind that stay."""
+    left, found = Counter(keep), []
+    for instance in instances:
+        if instance.state is not InstanceState.ENDING and left[instance.kind] > 0:
+            left[instance.kind] -= 1
+        else:
+            found.append(instance)
+    return found
 
 
 def _rank(instance: Instance) -> tuple[bool, bool]:

@@ -13,6 +13,10 @@ from tests.kubernetes.objects import JSON_PATCH, Kubectl, Object
 from tests.kubernetes.servers.credentials import ADMIN
 from tests.kubernetes.servers.interface import ApiServer
 
+NAMESPACE = "default"
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:stead-autoscaler"
+"""The user whose rights are those of the Role in docs/kuberay.md."""
+
 
 def group(name: str = "gpu", least: int = 0, most: int = 4, hosts: int = 1, **more: Any) -> Object:
     """A worker group of pods with 8 CPUs. `replicas` is the minimum, unless it is given."""

@@ -112,14 +112,13 @@ def _reconcile_hosts(
     for pod in pods:
         replicas.setdefault(pod["metadata"]["labels"][REPLICA], []).append(pod)
     named = set((group.get("scaleStrategy") or {}).get("workersToDelete") or [])
-    for what in (
-        lambda found: len(found) < hosts,
-        lambda found: any(pod["status"].get("phase") in ENDED for pod in found),
-        lambda found: any(pod["metadata"]["name"] in named for pod in found),
-    ):
-        going = [pod["metadata"]["name"] for found in replicas.values() if what(found) for pod in found]
+    phases = {id: {pod["status"].get("phase") for pod in found} for id, found in replicas.items()}
+    names = {id: {pod["metadata"]["name"] for pod in found} for id, found in replicas.items()}
+    incomplete = [id for id, found in names.items() if len(found) < hosts]
+    unhealthy = [id for id, found in phases.items() if found & set(ENDED)]
+    for going in (incomplete, unhealthy, [id for id, found in names.items() if found & named]):
         if going:
-            actions.deleted += going
+            actions.deleted += [name for id in going for name in names[id]]
             return  # the next pass creates what is missing
     more = _wanted(group) - len(replicas)
     for _ in range(more):
@@ -180,9 +179,9 @@ class KubeRay:
         self.at_random += actions.at_random
         for pod in actions.created:
             self._kubectl.create(pod)
-        for pod in actions.deleted:
+        for gone in actions.deleted:
             with suppress(ApiError):  # it is gone already
-                self._kubectl.delete("Pod", pod, namespace)
+                self._kubectl.delete("Pod", gone, namespace)
         self._report(cluster, actions.failure)
         return bool(actions.created or actions.deleted)
 

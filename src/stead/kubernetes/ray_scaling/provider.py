@@ -53,13 +53,14 @@ FIELDS = ("type", "cluster", "name", "namespace", "context", "kubeconfig", "pric
 """What `provider` of a cluster's YAML may have."""
 
 
-def ray_cluster_provider(fields: Mapping[str, Any]) -> RayClusterProvider:
+def ray_cluster_provider(fields: Mapping[str, Any], read_only: bool = False) -> RayClusterProvider:
     """The provider that a cluster's YAML describes, for example ``{type: kuberay, cluster: vision, namespace: ml}``.
 
     Args:
         fields: `cluster` (or `name`) is the name of the RayCluster, and `namespace` its namespace, by default that of
             the context. `kubeconfig` and `context` say which Kubernetes cluster, by default the current context, or the
             one of the pod that this runs in. `prices` are the prices of worker groups by name.
+        read_only: Whether nothing is written: for a dry run, also by users who may not write.
 
     Returns:
         The provider. Nothing was requested yet.
@@ -84,7 +85,7 @@ def ray_cluster_provider(fields: Mapping[str, Any]) -> RayClusterProvider:
     if not isinstance(prices, Mapping):
         raise Invalid(f"the field 'prices' of the provider must be a map such as {{gpu: 2.5}}, not {quoted(prices)}")
     checked = {str(group): price_of(price, f"the price of {str(group)!r}") for group, price in prices.items()}
-    return RayClusterProvider(load(texts["kubeconfig"], texts["context"]), name, texts["namespace"], checked)
+    return RayClusterProvider(load(texts["kubeconfig"], texts["context"]), name, texts["namespace"], checked, read_only)
 
 
 class RayClusterProvider:
@@ -95,6 +96,7 @@ class RayClusterProvider:
         name: The name of the RayCluster.
         namespace: Its namespace; by default that of the configuration.
         prices: Prices of worker groups, which override the annotation `stead/price`.
+        read_only: Whether nothing is written.
         clock: The time in seconds since 1970.
     """
 
@@ -104,11 +106,12 @@ class RayClusterProvider:
         name: str,
         namespace: str | None = None,
         prices: Mapping[str, float] | None = None,
+        read_only: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._namespace, self._name = namespace or config.namespace, name
         self._path = RAY_CLUSTERS.format(quote(self._namespace, safe=""), quote(name, safe=""))
-        self._prices, self._clock = dict(prices or {}), clock
+        self._prices, self._read_only, self._clock = dict(prices or {}), read_only, clock
         self._loop = Loop("raycluster")
         self._client = ApiClient(config)
 
@@ -183,8 +186,10 @@ class RayClusterProvider:
             workers = Workers(cluster, await self._pods(), self._clock())
             found = work(workers)
             patch = workers.patch()
-            if not patch:
+            if not patch or (self._read_only and work is Workers.instances):
                 return found
+            if self._read_only:
+                raise Unready(f"the {self.title} is only read here, so nothing is launched or retired")
             status, _ = await self._request("PATCH", self._path, body=ENCODER.encode(patch))
             if status == 200:
                 return found

@@ -107,8 +107,8 @@ class _Group:
         """These pods as whole replicas; pods whose replica has others that are still in use are left out."""
         replicas: dict[str, list[str]] = {}
         for name in retired:
-            replica = labels_of(self.pods[name]).get(REPLICA) if self.hosts > 1 else None
-            replicas.setdefault(replica or "", []).append(name)
+            replica = replica_of(self.pods[name]) if self.hosts > 1 else ""
+            replicas.setdefault(replica, []).append(name)
         loose = replicas.pop("", [])  # any of them are a replica
         count = len(loose) // self.hosts * self.hosts
         found = [names for names in replicas.values() if len(names) == self.hosts]
@@ -177,8 +177,17 @@ class Workers:
             self._settle(self._groups[record.group])
 
     def instances(self) -> tuple[Instance, ...]:
-        """Every node, with and without a pod."""
-        return tuple(self._instance(id, record, self._groups[record.group]) for id, record in self._records.items())
+        """Every node, with and without a pod; the nodes of a replica follow each other."""
+        first: dict[str, int] = {}
+        order: dict[LaunchId, tuple[bool, int]] = {}
+        for number, (id, record) in enumerate(self._records.items()):
+            pod = self._groups[record.group].pods.get(record.pod)
+            replica = (replica_of(pod) if pod is not None else "") or id
+            order[id] = (pod is None, first.setdefault(replica, number))
+        return tuple(
+            self._instance(id, self._records[id], self._groups[self._records[id].group])
+            for id in sorted(order, key=lambda id: order[id])
+        )
 
     def patch(self) -> list[dict[str, Any]]:
         """The JSON patch of the RayCluster that writes all of this, in the version that was read; empty if it says all
@@ -253,7 +262,7 @@ class Workers:
         known = {record.pod for record in self._of(group).values()}
         waiting = [id for id, record in self._of(group).items() if not record.pod]
         waiting.sort(key=lambda id: (self._records[id].retired, self._records[id].at))
-        for pod in sorted(group.pods.values(), key=lambda each: (created_at(each), name_of(each))):
+        for pod in sorted(group.pods.values(), key=lambda each: (created_at(each), replica_of(each), name_of(each))):
             name = name_of(pod)
             if name in known:
                 continue
@@ -304,6 +313,11 @@ class Workers:
             strategy = {**fields_in(written, "scaleStrategy"), "workersToDelete": group.named}
             found.append({"op": "add", "path": f"{path}/scaleStrategy", "value": strategy})
         return found
+
+
+def replica_of(pod: Fields) -> str:
+    """The replica of several hosts that a pod belongs to; empty if it does not say."""
+    return str(labels_of(pod).get(REPLICA) or "")
 
 
 def title_of(cluster: Fields) -> str:

@@ -116,7 +116,10 @@ class RayDesk(LocalDesk):
         return self._state_store.events(after, limit)
 
     def report_scale(self, view: ScaleView, decisions: Sequence[ScaleDecision]) -> None:
-        """If the call is repeated because a controller was killed, its events may already exist."""
+        """If the call is repeated because a controller was killed, its events may already exist. From the first report
+        on, all new work obeys taints and drains: nodes may come with taints, and every node may be drained."""
+        if not self._state_store.marked("bound"):
+            self._state_store.mark("bound", "yes")
         with self._lock:
             titles = self._work.placing.titles
             events = [event_of(each, self.now(), titles) for each in decisions]
