@@ -8,6 +8,7 @@ satisfy, and where the file is. A cluster without such a file has no node types 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -194,9 +195,11 @@ def config_of(processes: Iterable[tuple[Path, Sequence[str]]], logs: str) -> Pat
 
 
 def processes() -> Iterable[tuple[Path, list[str]]]:
-    """The working directories and command lines of all processes of this machine that may be read."""
+    """The working directories and command lines of this user's processes on this machine."""
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
+            if place.stat().st_uid != os.getuid():
+                continue
             command = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if command[0]:
                 yield (place / "cwd").resolve(), command
