@@ -105,6 +105,11 @@ class TestWhichTypes:
         (unserved,) = world.plans.latest.plan.unserved
         assert unserved.nearest and len(unserved.ids) == 3
 
+    def test_without_pending_work_nothing_is_planned(self) -> None:
+        world = World()
+        world.plans = LaunchPlans(lambda: world.now, pytest.fail)
+        assert not world.wanted()
+
 
 class TestNothingIsRequestedTwice:
     @pytest.mark.parametrize("table", ["requested", "starting"])
