@@ -107,7 +107,7 @@ class TestWhichTypes:
 
     def test_without_pending_work_nothing_is_planned(self) -> None:
         world = World()
-        world.plans = LaunchPlans(lambda: world.now, pytest.fail)
+        world.plans = LaunchPlans(lambda: world.now, lambda *_: pytest.fail("planned"))
         assert not world.wanted()
 
 
@@ -231,7 +231,7 @@ def test_the_mirror_requests_the_types_of_the_plan() -> None:
     world, notes = World(), Notes()
     mirror = Mirror(notes, lambda: True, TYPES, world.plans)
     for _ in range(2):
-        mirror.update(world.status, lambda: world.engine, [(cpu(), 5)])
+        mirror.update(world.status, world.engine, [(cpu(), 5)])
     assert Counter(notes.told) == {TYPES.demands["big"]: 1, TYPES.demands["small"]: 1}
     assert notes.but == ["head"]
     mirror.clear()

@@ -68,7 +68,7 @@ class Mirroring:
             if _has_another(desk):
                 mirror.clear()
                 return
-            mirror.update(status, lambda: engine, pending)
+            mirror.update(status, engine, pending)
             self._placing.kept_nodes.update(status, engine)
             if self._cluster.node_types is not None and mirror.plans.latest is not None:
                 view = scale_view(mirror.plans.latest, status, engine.titles, self._placing.kept_nodes.why)
