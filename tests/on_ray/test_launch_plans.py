@@ -304,3 +304,5 @@ class TestKeptNodes:
         world.engine.apply(NodeDrained("owned"))
         kept.update(world.status, world.engine)
         assert held.held == {"of a job"}
+        kept.clear()
+        assert not held.held and not kept.why

@@ -67,6 +67,7 @@ class Mirroring:
             mirror = self._placing.autoscaler
             if _has_another(desk):
                 mirror.clear()
+                self._placing.kept_nodes.clear()
                 return
             mirror.update(status, engine, pending)
             self._placing.kept_nodes.update(status, engine)
