@@ -1,4 +1,4 @@
-"""A taint stops neither scale-up nor scale-down: a real cluster with Ray's autoscaler (v2), bound by the hook.
+"""Ray's autoscaler (v2) launches what stead's planner chooses: a real cluster, bound by the hook.
 
 The head has a CPU and is tainted, so plain work fits nowhere. The nodes that the autoscaler launches are raylets on
 this machine, started by Ray's own provider for tests; everything here is on loopback and ends with the module.
@@ -48,6 +48,8 @@ AUTOSCALED = {
 
 POOL = {"pool": "own"}
 
+ROOT = str(Path(__file__).parent.parent.parent)
+
 EMPTY = ("setup_commands", "head_setup_commands", "worker_setup_commands", "cluster_synced_files")
 """Settings for what Ray does on a machine that it launches: nothing, in these tests."""
 
@@ -93,15 +95,95 @@ SCALES = """
     }))
 """
 
-TAINTED_TOO = """
-    ran_on = ray.get(where.remote(), timeout=60)
-    stead.taint(ran_on, {"suspect": "yes"})
-    tainted = time.monotonic()
-    next_on = ray.get(where.remote(), timeout=60)
-    wait_for(lambda: ran_on not in alive(), 60, "the end of the tainted node")
+RULES = """
+    import os, signal
+    from stead import actor_affinity, label_in, label_not_in, node_affinity
+    from stead.ray.remote_desk import remote_desk
+
+    @ray.remote(num_cpus=1)
+    class Shop:
+        def where(self):
+            return ray.get_runtime_context().get_node_id()
+
+    def running():
+        return {each.name: each.running for each in remote_desk().scale().kinds if each.running}
+
+    apart = [node_affinity(label_in("shop", ["main"])), actor_affinity(label_not_in("app", ["shop"]))]
+    first, second = (Shop.options(scheduling_strategy=apart, labels={"app": "shop"}).remote() for _ in range(2))
+    untolerant = where.options(label_selector={"shop": "kept"}).remote()
+    tolerant = where.options(label_selector={"shop": "kept"}, tolerations={"team": stead.Exists()}).remote()
+    wait_for(told, 60, "a demand that stands")
+    controller = ray.get_actor("stead-controller", "stead")
+    os.kill(ray.get(controller.hello.remote())["pid"], signal.SIGKILL)
+    ran_on = ray.get([first.where.remote(), second.where.remote(), tolerant], timeout=90)
+    seconds = time.monotonic() - start
+    nodes = {view.id: view for view in stead.nodes()}
+    waits, why = not ray.wait([untolerant], timeout=0)[0], str(stead.why(untolerant))
+    wait_for(lambda: running().get("cheap") == 2, 60, "a report of both nodes")
+    plans = [remote_desk().scale().plan, remote_desk().plan(None)]
+    ray.cancel(untolerant)
+    ray.kill(first)
+    wait_for(lambda: not {ran_on[0], ran_on[2]} & alive(), 60, "the end of the idle nodes")
+    busy = ray.get(second.where.remote(), timeout=60) == ran_on[1]
+    ray.kill(second)
+    wait_for(lambda: alive() == {head}, 60, "the end of all launched nodes")
     print(json.dumps({
-        "head": head, "ran_on": ran_on, "next_on": next_on, "seconds": time.monotonic() - tainted,
+        "ran_on": ran_on, "types": [nodes[id].labels["ray.io/node-group"] for id in ran_on],
+        "taints": [str(taint) for taint in nodes[ran_on[2]].taints], "waits": waits, "why": why, "busy": busy,
+        "launched": len(known() - before), "pending": [[each.nearest for each in plan.pending] for plan in plans],
+        "kinds": [each.name for each in remote_desk().scale().kinds], "seconds": [seconds, time.monotonic() - start],
     }))
+"""
+
+LOST = """
+    import os, signal
+    from pathlib import Path
+    from stead.ray.remote_desk import remote_desk
+
+    def raylets():
+        found = set()
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (place / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if command.split("\\0")[0].endswith("raylet/raylet") and sys.argv[3] in command:
+                found.add(int(place.name))
+        return found
+
+    sold_out = Path(sys.argv[3], "cheap")
+    sold_out.touch()
+    ours = raylets()
+    pending = where.options(label_selector={"shop": "main"}).remote()
+    (pid,) = wait_for(lambda: raylets() - ours, 60, "a raylet that starts")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: [each for each in remote_desk().scale().kinds if each.why], 60, "a type that rests")
+    rests = {each.name: each.why for each in remote_desk().scale().kinds if each.why}
+    ran_on = ray.get(pending, timeout=100)
+    seconds = time.monotonic() - start
+    nodes = {view.id: view for view in stead.nodes()}
+    events = {event.text for event in remote_desk().events(-200, 200) if event.kind == "not-launched"}
+    sold_out.unlink()
+    wait_for(lambda: alive() == {head}, 60, "the end of the idle node")
+    print(json.dumps({
+        "type": nodes[ran_on].labels["ray.io/node-group"], "rests": rests, "events": sorted(events),
+        "seconds": [seconds, time.monotonic() - start],
+    }))
+"""
+
+TAINTED_TOO = """
+    from stead.ray.remote_desk import remote_desk
+
+    ran_on = ray.get(where.remote(), timeout=60)
+    stead.taint(ran_on, {"suspect": "yes"}, owner="vision")
+    next_on = ray.get(where.remote(), timeout=60)
+    stead.taint(next_on, {"suspect": "yes"})
+    wait_for(lambda: next_on not in alive(), 60, "the end of the tainted node")
+    kept = {each.node: each.kept for each in remote_desk().scale().nodes}.get(ran_on)
+    stays = ran_on in alive()
+    stead.untaint(ran_on, ["suspect"])
+    wait_for(lambda: ran_on not in alive(), 60, "the end of the node that nobody owns any more")
+    print(json.dumps({"head": head, "ran_on": ran_on, "next_on": next_on, "kept": kept, "stays": stays}))
 """
 
 MUCH = """
@@ -112,7 +194,6 @@ MUCH = """
     (labelled_on,) = ray.get([labelled], timeout=60)
     labels = {node["NodeID"]: node["Labels"] for node in ray.nodes()}
     seconds = time.monotonic() - start
-    wait_for(told, 60, "a demand that stands")
     ray.kill(ray.get_actor("stead-controller", "stead"), no_restart=False)
     stead.nodes()
     waits = not ray.wait([hopeless], timeout=0)[0]
@@ -132,25 +213,35 @@ class Autoscaled:
     def words(self) -> str:
         """The end of the autoscaler's log, for a test that fails."""
         found = sorted(self.directory.glob("session_2*/logs/monitor.*"))
-        return "\n".join(each.read_text(errors="replace")[-3000:] for each in found)
+        lines = [line for each in found for line in each.read_text(errors="replace").splitlines()]
+        return "\n".join([line for line in lines if "empty legacy field" not in line][-40:])
 
 
 @pytest.fixture(scope="module")
 def cluster(private_home: Path) -> Iterator[Autoscaled]:
     resources = {"CPU": 1, "object_store_memory": OBJECT_STORE_BYTES}
-    with autoscaled({"small": {"resources": resources}, "own": {"resources": resources, "labels": POOL}}) as found:
+    types = {
+        "small": {"resources": resources},
+        "own": {"resources": resources, "labels": POOL},
+        "dear": {"resources": resources, "labels": {"shop": "main", "tier": "high"}},
+        "cheap": {"resources": {**resources, "CPU": 2}, "labels": {"shop": "main", "tier": "low"}},
+        "kept": {"resources": resources, "labels": {"shop": "kept"}},
+    }
+    more = {"dear": {"price": 5}, "cheap": {"price": 1}, "kept": {"taints": {"team": "blue"}}}
+    with autoscaled(types, {"stead": {"node_types": more, "join": "60s", "retry": "5s"}}) as found:
         yield found
 
 
 @contextmanager
-def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
+def autoscaled(node_types: dict[str, Any], metadata: dict[str, Any]) -> Iterator[Autoscaled]:
     """A head with one CPU whose autoscaler launches up to two nodes of each type."""
     directory = Path(tempfile.mkdtemp(prefix="as-", dir="/tmp"))
     port, client_port = free_ports(2)
     address = f"127.0.0.1:{port}"
     provider = {
         "type": "external",
-        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "module": "tests.on_ray.stock_outs.StockedProvider",
+        "out_of_stock": str(directory),
         "launch_multiple": True,
         "head_node_id": HEAD_ID,
         "gcs_address": address,
@@ -163,15 +254,17 @@ def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
         yaml.safe_dump(
             {
                 "cluster_name": "tests",
-                "max_workers": 4,
+                "max_workers": 5,
                 "idle_timeout_minutes": IDLE_S / 60,
                 "provider": provider,
                 "available_node_types": types,
                 "head_node_type": "ray.head.default",
+                "metadata": metadata,
                 **{name: [] for name in EMPTY},
             }
         )
     )
+    paths = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH", "")]))
     command = f"""
         start --head --block --port={port} --node-ip-address=127.0.0.1 --num-cpus=1 --temp-dir={directory}
         --object-store-memory={OBJECT_STORE_BYTES} --include-dashboard=false --ray-client-server-port={client_port}
@@ -179,7 +272,7 @@ def autoscaled(node_types: dict[str, Any]) -> Iterator[Autoscaled]:
     """.split()
     head = subprocess.Popen(
         [sys.executable, "-m", "ray.scripts.scripts", *command],
-        env=cluster_environment(os.environ, AUTOSCALED, hooked=True),
+        env=cluster_environment(os.environ, {**AUTOSCALED, "PYTHONPATH": paths}, hooked=True),
         stdout=(directory / "head.out").open("w"),
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -196,7 +289,11 @@ def run(cluster: Autoscaled, program: str) -> Any:
     environment = {"RAY_RUNTIME_ENV_HOOK": "stead.ray.hook", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     try:
         return run_driver(
-            dedent(DRIVER) + dedent(program), environment, cluster.address, str(Path(__file__).parent.parent.parent)
+            dedent(DRIVER) + dedent(program),
+            environment,
+            cluster.address,
+            ROOT,
+            str(cluster.directory),
         )
     except (AssertionError, subprocess.TimeoutExpired) as error:
         raise AssertionError(f"{error}\n{cluster.words()}") from None
@@ -209,9 +306,13 @@ def test_work_that_cannot_run_on_the_tainted_head_gets_a_new_node_that_ends_when
     assert found["taints"] == ["kept=free"], "the taint still stands"
 
 
-def test_a_tainted_launched_node_is_replaced_for_new_work_and_ends_when_idle(cluster: Autoscaled) -> None:
+def test_a_tainted_launched_node_is_replaced_and_ends_when_idle_unless_the_taint_has_an_owner(
+    cluster: Autoscaled,
+) -> None:
     found = run(cluster, TAINTED_TOO)
     assert found["next_on"] not in (found["head"], found["ran_on"])
+    assert found["stays"], "it was idle for longer than the node that has ended"
+    assert found["kept"] == "vision has set the taint suspect"
 
 
 def test_infeasible_work_and_demand_above_the_limit_do_not_stop_scale_up(cluster: Autoscaled) -> None:
@@ -219,3 +320,24 @@ def test_infeasible_work_and_demand_above_the_limit_do_not_stop_scale_up(cluster
     assert found["head"] not in found["ran_on"]
     assert found["pool"] == "own"
     assert found["waits"]
+
+
+def test_each_rule_gets_the_right_type_and_a_killed_controller_requests_nothing_twice(cluster: Autoscaled) -> None:
+    found = run(cluster, RULES)
+    assert found["types"] == ["cheap", "cheap", "kept"], "Ray itself would choose the type that the work fills: dear"
+    assert found["ran_on"][0] != found["ran_on"][1], "apart"
+    assert found["launched"] == 3
+    assert found["taints"] == ["team=blue"]
+    assert found["waits"]
+    assert "team=blue" in found["why"]
+    assert found["busy"], "a node with work stays"
+    for nearest in found["pending"]:
+        assert len(nearest) == 1 and nearest[0] in found["kinds"], "the plan says what stays pending, by node types"
+
+
+def test_a_type_that_is_out_of_stock_rests_and_a_node_that_dies_during_launch_is_replaced(cluster: Autoscaled) -> None:
+    found = run(cluster, LOST)
+    assert found["type"] == "dear"
+    assert "monitor.log" in found["rests"]["cheap"]
+    assert any("no launch of kind cheap" in text for text in found["events"]), "it was out of stock"
+    assert any("no launch of kind dear" in text for text in found["events"]), "its first node died"

@@ -19,7 +19,9 @@ from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
 from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
 from stead.language.taints import Taint
-from stead.ray.control.autoscaler_mirror import ANY_ROOM, WANTED_MAX, Mirror, Wanted
+from stead.ray.control.autoscaler_mirror import WANTED_MAX, Mirror
+from stead.ray.control.node_types import ANY_ROOM, Wanted
+from stead.ray.wire.tables import NodeRow, Status
 
 TAINT = Taint("gpu", "true")
 
@@ -56,6 +58,10 @@ def cluster(*nodes: tuple[str, str]) -> Engine:
     return engine
 
 
+def status_of(engine: Engine) -> Status:
+    return Status({id: NodeRow(id, "", {}, {}, {}, False) for id in engine.nodes}, ())
+
+
 def asking(selector: Selector = ANYWHERE, **amounts: float) -> Ask:
     return Ask.of("pending", amounts or {"CPU": 1}, selector=selector)
 
@@ -64,9 +70,9 @@ def told(engine: Engine, *pending: tuple[Ask, int], has_autoscaler: bool = True)
     """The requests after the second update; the first one makes the nodes known."""
     notes = Notes()
     mirror = Mirror(notes, lambda: has_autoscaler)
-    mirror.update(engine.nodes, lambda: engine, pending)
+    mirror.update(status_of(engine), lambda: engine, pending)
     assert not notes.told
-    mirror.update(engine.nodes, lambda: engine, pending)
+    mirror.update(status_of(engine), lambda: engine, pending)
     return notes
 
 
@@ -144,7 +150,7 @@ class TestOverTime:
 
     @staticmethod
     def look(mirror: Mirror, engine: Engine, count: int) -> None:
-        mirror.update(engine.nodes, lambda: engine, [(asking(), count)] if count else [])
+        mirror.update(status_of(engine), lambda: engine, [(asking(), count)] if count else [])
 
     def test_requests_are_removed_when_nothing_is_pending_any_more(self, mirror: Mirror, notes: Notes) -> None:
         self.look(mirror, TAINTED, 1)

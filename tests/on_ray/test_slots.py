@@ -95,6 +95,23 @@ class TestDemand:
         assert sum(len(raylet.running) for raylet in ray.raylets.values()) == 4
 
 
+class TestWithdrawing:
+    """Soon after a name is new, Ray fails queued work if the last unit goes."""
+
+    @pytest.mark.parametrize(("left", "stays"), [(1, False), (0, True)], ids=["one of two", "the last"])
+    def test_a_unit_is_withdrawn_at_once_only_if_another_one_stays(self, left: int, stays: bool) -> None:
+        ray = SimulatedRay({"a": 2, "b": 2, "c": 2})
+        ray.submit(ray.shape("s"), 6, length=0.01)
+        ray.tick(3)
+        name = slot_name("s", 0)
+        (node,) = {"a", "b", "c"} - {*ray.slots._anchors.nodes(name)}
+        assert not ray.raylets[node].running
+        before, place = ray.raylets[node].total[name], ray.slots.pools[name].places[node]
+        place.open, place.sent = left, None
+        ray.slots.carry_out(ray.status())
+        assert (ray.raylets[node].total[name] == before) == stays
+
+
 class TestBusyMachines:
     """Ray updates its table of pending work once a second, and tasks find a slot late."""
 

@@ -19,7 +19,7 @@ from stead.language.taints import Taint
 from stead.planner.planning import plan
 from stead.planner.plans import HYPOTHETICAL, Plan
 from stead.planner.wanting import served_by, wanting_a_node
-from tests.strategies_for_tests import asks, clusters, nodes, some_asks
+from tests.strategies_for_tests import asks, clusters
 
 BUSY = Node.of("busy", {"CPU": 1})
 
@@ -211,29 +211,3 @@ def test_planning_changes_nothing() -> None:
     before = engine.checkpoint()
     plan(engine, [CPU_NODES])
     assert engine.checkpoint() == before
-
-
-@given(clusters(), some_asks(most=4), st.lists(nodes(), min_size=1, max_size=2), st.integers(1, 3))
-def test_what_a_plan_serves_is_placed_once_its_nodes_join(
-    there: list[Node], some: list[Ask], kinds: list[Node], most: int
-) -> None:
-    engine = Engine()
-    engine.apply(*map(NodeJoined, there))
-    engine.apply(*(AskSubmitted(ask) for ask in some if not ask.policy.in_batches))
-    engine.decide()
-    catalog = [
-        NodeTemplate(f"kind-{n}", kind.capacity, kind.labels, kind.taints, count_max=most)
-        for n, kind in enumerate(kinds)
-    ]
-    found = plan(engine, catalog)
-    served = [id for each in found.launches for id in each.serves]
-    assert all(1 <= each.count <= most for each in found.launches)
-    assert all(each.serves for each in found.launches)
-    then = engine.fork()
-    for each in found.launches:
-        then.apply(*(NodeJoined(each.template.node(f"new/{each.template.name}/{i}")) for i in range(each.count)))
-    then.decide()
-    assert set(served) | set(found.fits) == then.placed.keys() - engine.placed.keys()
-    pending = [id for each in found.unserved for id in each.ids]
-    assert sorted(pending) == sorted(then.waiting)
-    assert all(each.nearest and each.verdict is not None for each in found.unserved)

@@ -71,7 +71,7 @@ def _text(view: ScaleView | None, desk: Desk) -> str:
     if view.nodes:
         parts.append(columns([NODES, *(_node(each, now) for each in view.nodes)]))
     if view.plan is not None:
-        parts.append("\n".join(["Plan:", *(f"  {line}" for line in plan_lines(view.plan, names))]))
+        parts.append("\n".join(["Latest plan:", *(f"  {line}" for line in plan_lines(view.plan, names))]))
     if view.proposals:
         parts.append("\n".join(["Proposals:", *(f"  {_proposal(each, names)}" for each in view.proposals)]))
     return "\n\n".join(parts)

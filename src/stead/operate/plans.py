@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stead.engine.decisions import Verdict
 from stead.engine.explain import wording
 from stead.engine.facts import Fact
-from stead.errors import Invalid
+from stead.errors import Invalid, absent
 from stead.language.arguments import labels_of
 from stead.language.labels import EMPTY, Labels
 from stead.language.nodes import Node, NodeId, NodeTemplate
@@ -31,7 +31,7 @@ from stead.specs.values import flag, resources_in, some_text, taints_in, whole
 from stead.text import quoted
 
 if TYPE_CHECKING:
-    from stead.operate.scale import ScaleView
+    from stead.operate.scale import KindView, ScaleView
     from stead.operate.snapshot import Snapshot
 
 NEW_MAX = 1_000
@@ -50,6 +50,8 @@ NODE_GROUP = "ray.io/node-group"
 
 COMING = ("starting", "running")
 """The states of launches whose node should join."""
+
+NOTHING_RESTS: Mapping[str, str] = {}
 
 ReadWork = Callable[[Any, "Snapshot"], Iterable[Fact]]
 
@@ -121,18 +123,19 @@ def planned(
     else:
         raise Invalid("the cluster has no node, so describe kinds of nodes: nodes: [{id: cpu, capacity: {CPU: 8}}]")
     still_wanted()
-    return plan_view(plan(engine, catalog.kinds, catalog.limits, catalog.stock), catalog.is_like)
+    return plan_view(plan(engine, catalog.kinds, catalog.limits, catalog.stock), catalog.is_like, catalog.resting)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
     """The kinds of nodes that a plan may use, their limits, and the nodes that count. If `is_like`, each kind has the
-    name of one of its nodes."""
+    name of one of its nodes. Kinds that are `resting`, for these reasons, have no more nodes than they have now."""
 
     kinds: tuple[NodeTemplate, ...]
     limits: Limits = NO_LIMITS
     stock: Stock = NO_STOCK
     is_like: bool = False
+    resting: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_catalog(written: Any, own_keys: tuple[str, ...] = ()) -> Catalog:
@@ -204,18 +207,29 @@ def catalog_of(view: ScaleView, snapshot: Snapshot) -> Catalog:
     coming = Counter(each.kind for each in view.launches if each.state in COMING)
     counts = Counter(running.values()) + coming
     kinds = tuple(
-        NodeTemplate(
-            each.name,
-            Resources.of(each.resources),
-            Labels(each.labels),
-            taints_in(list(each.taints)),
-            each.count_min,
-            each.count_max if each.rests_until is None else min(each.count_max, counts[each.name]),
-            each.price,
-        )
+        _template(each, each.count_max if each.rests_until is None else min(each.count_max, counts[each.name]))
         for each in view.kinds
     )
-    return Catalog(kinds, view.limits, Stock(running, coming))
+    resting = {each.name: each.why for each in view.kinds if each.rests_until is not None}
+    return Catalog(kinds, view.limits, Stock(running, coming), resting=resting)
+
+
+def _template(kind: KindView, count_max: int) -> NodeTemplate:
+    taints = taints_in(list(kind.taints))
+    capacity = Resources.of(kind.resources)
+    return NodeTemplate(kind.name, capacity, Labels(kind.labels), taints, kind.count_min, count_max, kind.price)
+
+
+def kind_called(name: str, view: ScaleView | None) -> NodeTemplate:
+    """The kind of the autoscaler with this name."""
+    if view is None:
+        raise Invalid(
+            "there is no autoscaler and so no kind; describe the node instead, for example capacity: {CPU: 8}"
+        )
+    kinds = {kind.name: kind for kind in view.kinds}
+    if name not in kinds:
+        raise Invalid(absent("kind", name, kinds, where=""))
+    return _template(kinds[name], kinds[name].count_max)
 
 
 def _in_group(snapshot: Snapshot, kinds: Container[str]) -> dict[NodeId, str]:
@@ -261,8 +275,9 @@ def _own_keys(node: Node) -> tuple[str, ...]:
     return tuple(sorted(key for key, value in node.labels.items() if value in (node.id, node.name)))
 
 
-def plan_view(found: Plan, is_like: bool) -> PlanView:
-    """A plan as plain values. If `is_like`, its kinds have names of nodes."""
+def plan_view(found: Plan, is_like: bool, resting: Mapping[str, str] = NOTHING_RESTS) -> PlanView:
+    """A plan as plain values. If `is_like`, its kinds have names of nodes. `resting` says why kinds are not launched
+    now: that is no limit of theirs."""
 
     def nodes(each: Launch) -> NewNodes:
         return NewNodes(
@@ -274,26 +289,30 @@ def plan_view(found: Plan, is_like: bool) -> PlanView:
             tuple(map(str, each.template.taints)),
             each.template.price,
             each.serves,
-            each.template.name in found.limits,
+            each.template.name in limits,
         )
+
+    limits = tuple(name for name in found.limits if name not in resting)
 
     return PlanView(
         found.fits,
         tuple(map(nodes, found.launches)),
-        tuple(map(_left, found.unserved)),
+        tuple(_left(each, resting) for each in found.unserved),
         found.price,
         tuple(map(nodes, found.coming)),
-        found.limits,
+        limits,
     )
 
 
-def _left(each: Unserved) -> StillPending:
+def _left(each: Unserved, resting: Mapping[str, str]) -> StillPending:
     if each.verdict is None:
         why = ""
     elif not each.verdict.candidates:
         why = _reasons(each.verdict)
     elif not each.limit:
         why = "such a node alone would do, but not beside the work that runs"
+    elif each.limit in resting:
+        why = f"{'it' if each.limit == each.nearest else each.limit} rests: {resting[each.limit]}"
     elif each.limit == each.nearest:
         why = "the maximum number of such nodes is reached"
     elif each.limit == PRICE:
@@ -304,8 +323,8 @@ def _left(each: Unserved) -> StillPending:
 
 
 def _reasons(verdict: Verdict) -> str:
-    """Why a single node does not take work: the reasons without the number of nodes, which is 1."""
-    return "; ".join(wording.refusal(each).removeprefix("1 ") for each in verdict.refusals if each.nodes)
+    """Why a single node does not take work: every reason, without the number of nodes, which is 1."""
+    return "; ".join(wording.refusal(replace(each, nodes=1)).removeprefix("1 ") for each in verdict.refusals)
 
 
 def plan_json(found: PlanView) -> dict[str, Any]:

@@ -182,7 +182,8 @@ def scale_view(
         )
         for each in scaler.standing
     )
-    plan = None if scaler.plan is None else plan_view(scaler.plan, is_like=False)
+    resting = {rest.kind: rest.why for rest in scaler.rests}
+    plan = None if scaler.plan is None else plan_view(scaler.plan, False, resting)
     price = round(sum(each.price for each in nodes), 9)
     moves = tuple(MoveView((each.node,), each.moves, each.saves) for each in proposals)
     return ScaleView(at, provider, kinds, launches, nodes, price, plan, moves, scaler.limits)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from stead.engine.engine import Engine
 from stead.engine.explain.explanations import Explanation
+from stead.engine.facts import AskEnded
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid
 from stead.language.asks import Ask, Group
@@ -116,6 +117,15 @@ class Snapshot:
         self._answered: dict[object, Sequence[Node]] = {}
         self._explained: dict[int, Explanation] = {}
         self._order = None if before is None else before._order_made
+
+    @cached_property
+    def to_plan(self) -> Engine:
+        """The engine without work that has its node already and only starts: it needs no new node."""
+        if not self.starting:
+            return self.engine
+        fork = self.engine.fork()
+        fork.apply(*map(AskEnded, self.starting))
+        return fork
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the inputs only: the receiver builds its own lists."""

@@ -28,11 +28,12 @@ def unserved(trial: Trial, showroom: Showroom, allowance: Allowance) -> Iterator
 
 
 def _limit(showroom: Showroom, asks: Sequence[Ask], is_group: bool, trial: Trial, allowance: Allowance) -> str:
-    """The limit that is in the way of one more node (for a group: of one for each member) for one of these asks: of the
-    kind that it prefers; empty if a kind is not limited."""
+    """The limit that is in the way of one more node (for a group: of one for each member) for one of these asks, if
+    possible of a kind that the plan launches; empty if a kind is not limited."""
     needed = len(asks) if is_group else 1
     for ask in asks:
         rows = [row for tier in showroom.tiers(ask) for row in tier.kinds]
+        rows.sort(key=lambda row: not trial.counts[showroom.catalog[row].name])
         found = [allowance.more(showroom.catalog[row], trial.counts) for row in rows]
         if found and all(more < needed for more, _ in found):
             return found[0][1]

@@ -96,6 +96,11 @@ class Launched:
         return self.ended is not None and not self.is_listed
 
     @property
+    def is_other(self) -> bool:
+        """Whether it is there, and neither a node of its kind nor about to be one."""
+        return not (self.counts or self.is_coming or self.is_gone)
+
+    @property
     def counts(self) -> bool:
         """Whether its node counts as one of its kind."""
         return bool(self.node) and not self.is_going and not self.wrong
@@ -107,6 +112,7 @@ class Launches:
     def __init__(self, kinds: Mapping[str, NodeTemplate], join_s: float, resting: Resting) -> None:
         self._kinds, self._join_s, self._resting = kinds, join_s, resting
         self._all: dict[LaunchId, Launched] = {}
+        self._requested: list[float] = []
 
     def __iter__(self) -> Iterator[Launched]:
         return iter(self._all.values())
@@ -117,6 +123,12 @@ class Launches:
     def request(self, id: LaunchId, kind: str, now: float) -> None:
         """A launch is requested now."""
         self._all[id] = Launched(Instance(id, kind, InstanceState.STARTING, now))
+        self._requested.append(now)
+
+    def requested_since(self, moment: float) -> list[float]:
+        """When launches were requested after this time, in order; also of another autoscaler. Forgets those before."""
+        self._requested = sorted(at for at in self._requested if at > moment)
+        return self._requested
 
     def end(self, launch: Launched, decision: ScaleDecision, now: float) -> ScaleDecision:
         """Remember the decision that ends a launch."""
@@ -151,6 +163,7 @@ class Launches:
             launch = self._all.get(id)
             if launch is None:
                 launch = self._all[id] = Launched(instance, adopted=now)
+                self._requested.append(instance.since)
                 if instance.state is InstanceState.ENDING:
                     launch.ended = now  # decided before a restart
             launch.instance, launch.is_listed = instance, True

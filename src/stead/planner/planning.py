@@ -6,7 +6,7 @@ Rule: new nodes are hypothetical nodes of a fork, and the engine decides what ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stead.engine.engine import Engine
 from stead.language.asks import Ask, AskId
@@ -58,6 +58,7 @@ class _Planner:
         best = self.trials.of(self._least)
         if not any(best.pending):
             return best
+        self.trials.preferred.update(self._preferred())
         wants = demand_of(self.trials.base, self.showroom)
         packing = Packing(self.showroom.catalog, wants, self.allowance)
         for counts in self._proposed(packing):
@@ -68,7 +69,7 @@ class _Planner:
             grown = grow(self.trials, self.trials.of(self._least), self.allowance, self._of_use(best))
             best = self._better(best, self._in_one_wave(self._pruned(grown)))
         best = self._better_than_alone(best, packing)
-        if not self._least and best.price <= packing.least_price():
+        if not self._least and not best.regret and best.price <= packing.least_price():
             return best
         return improved(self.trials, best, self._least, self.allowance, IMPROVING_COST_MAX)
 
@@ -120,6 +121,17 @@ class _Planner:
             if not more or trial.price > WAVES_FACTOR * best.price:
                 break
         return best
+
+    def _preferred(self) -> Iterator[tuple[AskId, dict[str, int]]]:
+        """Work that prefers some kinds of nodes to others, with the number of better kinds for each."""
+        catalog = self.showroom.catalog
+        for items in self.trials.base.pending:
+            first = items[0]
+            if isinstance(first, Ask) and (first.prefers or len(first.choices) > 1 or self.showroom.has_soft_taints):
+                tiers = self.showroom.tiers(first)
+                ranks = {catalog[row].name: rank for rank, tier in enumerate(tiers) for row in tier.kinds}
+                if len(tiers) > 1:
+                    yield from ((item.id, ranks) for item in items)
 
     def _of_use(self, trial: Trial) -> list[NodeTemplate]:
         """The kinds that would take pending work, as far as it does not depend on other work."""

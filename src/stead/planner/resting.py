@@ -39,7 +39,7 @@ class Resting:
         """A launch that was requested at this time failed. Returns when the kind may be launched again."""
         before = self._rests.get(kind)
         if before is not None and requested <= before.began:
-            return before.until
+            return max(now, before.until)
         failures = before.failures + 1 if before is not None else 1
         first = self._stock_out_s if is_stock_out else self._retry_s
         length = min(first * 2.0 ** min(failures - 1, 30), max(first, self._longest_s))

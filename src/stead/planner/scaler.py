@@ -7,14 +7,14 @@ restart forgets only since when work is pending and nodes are idle, and which ki
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from stead.engine.engine import Engine
-from stead.engine.facts import NodeJoined
-from stead.engine.scaling.decisions import LaunchId, NodeRequested, ScaleDecision
+from stead.engine.facts import NodeDrained, NodeJoined, NodeLabelled
+from stead.engine.scaling.decisions import LaunchEnded, LaunchId, NodeLost, NodeRequested, ScaleDecision
 from stead.language.asks import AskId, Group
 from stead.language.nodes import NodeTemplate
 from stead.planner.idle_nodes import RETIRING as RETIRING
@@ -73,6 +73,9 @@ class Seen:
 
 MINUTE_S = 60.0
 
+STARTS_SETTLES = 3
+"""How many times `settle_s` work may take to start where it had room, before a node is launched for it."""
+
 
 class Scaler:
     """Decides which nodes to launch and retire, one `step` at a time.
@@ -107,11 +110,12 @@ class Scaler:
         self._resting = Resting(settings.retry_s, settings.stock_out_s, settings.retry_max_s)
         self._launches = Launches(self._kinds, settings.join_s, self._resting)
         self._new_id, self._made = new_id, 0
-        self._requests: deque[float] = deque(maxlen=max(1, settings.launches_per_minute))
         self._pending: dict[str, float] = {}  # pending work, and since when
-        self._unserved: dict[str, float] = {}  # pending work that has no node even when those that come have joined
+        self._unserved: dict[str, float] = {}  # pending work without room, also when what comes has joined: until when
+        self._had_room: frozenset[str] = frozenset()  # pending work that had room in the latest step
+        self._wrong: set[LaunchId] = set()  # launches whose node is not what was requested
         self._planned = -inf  # when the latest plan was made
-        self._planned_for: object = None
+        self._state: object = None  # what plans depend on, as of the latest step
         self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
         self._is_current = False  # whether the latest plan is for the cluster as it is
         self._due: list[float] = []
@@ -131,6 +135,7 @@ class Scaler:
         )
         expected, cancelled = idle.take_back(self._expected(seen.engine))
         decisions += cancelled
+        self._note_unserved(seen.engine, expected, decisions)
         decisions += self._requested(expected)
         decisions += idle.retire(self._joined(expected), self._unplanned(expected), self._resting)
         self.standing = idle.standing
@@ -163,7 +168,6 @@ class Scaler:
     def _requested(self, expected: Engine) -> list[ScaleDecision]:
         """Launches for the minimum of each kind, and for work that has been pending long enough."""
         self._pending = {id: self._pending.get(id, self._now) for id in expected.waiting}
-        self._unserved = {id: self._unserved.get(id, self._now) for id in self._joined(expected).waiting}
         found = self._new_plan(expected)
         decisions: list[ScaleDecision] = []
         for new in found.launches if found is not None else ():
@@ -175,31 +179,42 @@ class Scaler:
                 if self._now < self._room_at():
                     self._hold_back(new)
                     break
-                self._requests.append(self._now)
                 id, template = self._next_id(), self._kinds[new.template.name]
                 self._launches.request(id, template.name, self._now)
                 decisions.append(NodeRequested(id, template, served + (number < more)))
         return decisions
 
+    def _note_unserved(self, engine: Engine, expected: Engine, decided: Sequence[ScaleDecision]) -> None:
+        """How long to wait for each piece of work without room. Work that had room a moment ago is probably starting
+        there: some clusters show its node as in use for seconds while they still list it as pending."""
+        wrong = {launch.id for launch in self._launches if launch.wrong}
+        if wrong - self._wrong or any(isinstance(decision, LaunchEnded | NodeLost) for decision in decided):
+            self._had_room = frozenset()  # the room is gone
+        self._wrong = wrong
+        waiting = self._joined(expected).waiting
+        once, longer = self._now + self.settings.settle_s, self._now + STARTS_SETTLES * self.settings.settle_s
+        self._unserved = {id: self._unserved.get(id, longer if id in self._had_room else once) for id in waiting}
+        self._had_room = frozenset(engine.waiting) - self._unserved.keys()
+
     def _hold_back(self, new: Launch) -> None:
         """Launch this later; plan again then."""
         self._held_back.update(new.serves)
-        self._planned_for = None
+        self._state = None
 
     def _new_plan(self, expected: Engine) -> Plan | None:
         """A plan, if the cluster has changed since the latest one, `settle_s` has passed, and launches are allowed."""
         rests = self._resting.at(self._now)
-        catalog = self._open_catalog(expected, {rest.kind for rest in rests})
+        catalog, counted = self._open_catalog(expected, {rest.kind for rest in rests})
         stock = self.stock = self._stock()
-        is_short = any(self._missing(template, stock) for template in catalog)
-        self._is_current = not self._pending
+        is_short = any(kind.count_min > counted[kind.name] for kind in catalog)
         if not self._pending and not is_short:
-            self.plan, self._planned_for = Plan((), (), ()), None
+            self.plan, self._state, self._is_current = Plan((), (), ()), None, True
             return None
         self._due += [rest.until for rest in rests]
         state = (expected.waiting, expected.placed, dict(expected.nodes), expected.used, stock, catalog)
-        if self._planned_for == state:
-            self._is_current = True
+        self._is_current = self._is_current and self._state == state
+        self._state = state
+        if self._is_current:
             return None
         settles = -inf if is_short else min(self._pending.values()) + self.settings.settle_s
         moment = max(self._planned + self.settings.settle_s, settles, self._room_at())
@@ -207,8 +222,8 @@ class Scaler:
             self._due.append(moment)
             return None
         self._held_back.clear()
-        self.plan = plan(expected, catalog, self.limits, stock)
-        self._planned, self._planned_for, self._is_current = self._now, state, True
+        self.plan = plan(*self._with_others(expected, stock, catalog))
+        self._planned, self._is_current = self._now, True
         return self.plan
 
     def _unplanned(self, expected: Engine) -> tuple[str, ...]:
@@ -223,46 +238,57 @@ class Scaler:
         running = {launch.node: launch.kind for launch in self._launches if launch.counts and launch.kind in kinds}
         return Stock(running, Counter(launch.kind for launch in self._launches if launch.is_coming))
 
-    def _open_catalog(self, expected: Engine, resting: set[str]) -> tuple[NodeTemplate, ...]:
+    def _open_catalog(self, expected: Engine, resting: set[str]) -> tuple[tuple[NodeTemplate, ...], Counter[str]]:
         """The kinds with the counts that a plan may use now: none is launched of a kind that rests. Nodes that take no
-        work count against the maximum, but not for the minimum; so do instances that are no node of their kind."""
-        counted, drained, others = Counter[str](), Counter[str](), Counter[str]()
+        work count against the maximum, but not for the minimum; so do instances that are no node of their kind.
+        Returns also how many of each kind there are."""
+        counted, idle = Counter[str](), Counter[str]()
         for launch in self._launches:
-            if launch.counts or launch.is_coming:
-                counted[launch.kind] += 1
-                drained[launch.kind] += bool(launch.node) and expected.nodes[launch.node].draining
-            elif not launch.is_gone:
-                others[launch.kind] += 1
+            counted[launch.kind] += not launch.is_gone
+            if launch.counts:
+                idle[launch.kind] += expected.nodes[launch.node].draining
+            else:
+                idle[launch.kind] += launch.is_other
         found = []
         for kind in self.catalog:
-            most = max(0, kind.count_max - others[kind.name])
-            most = min(most, counted[kind.name]) if kind.name in resting else most
-            found.append(replace(kind, count_max=most, count_min=min(kind.count_min + drained[kind.name], most)))
-        return tuple(found)
+            most = min(kind.count_max, counted[kind.name]) if kind.name in resting else kind.count_max
+            found.append(replace(kind, count_max=most, count_min=min(kind.count_min + idle[kind.name], most)))
+        return tuple(found), counted
 
-    @staticmethod
-    def _missing(template: NodeTemplate, stock: Stock) -> int:
-        """How many nodes of a kind are missing for its minimum."""
-        running = sum(kind == template.name for kind in stock.running.values())
-        return max(0, template.count_min - running - stock.coming.get(template.name, 0))
+    def _with_others(
+        self, expected: Engine, stock: Stock, catalog: tuple[NodeTemplate, ...]
+    ) -> tuple[Engine, tuple[NodeTemplate, ...], Limits, Stock]:
+        """What a plan is made for: there, instances that are no node of their kind are nodes that take no work, so they
+        count against all limits until they are gone. So do nodes without a label by which a quota counts them."""
+        fork, running = expected.fork(), dict(stock.running)
+        keys = {key for quota in self.limits.quotas for key in quota.labels}
+        for launch in self._launches:
+            kind, node = self._kinds.get(launch.kind), expected.nodes.get(launch.node)
+            if kind is None or launch.is_gone or launch.is_coming:
+                continue
+            if node is None:
+                node = replace(kind.node(f"{HYPOTHETICAL}/{launch.id}"), draining=True)
+                fork.apply(NodeJoined(node))
+            elif launch.is_other or any(node.label(key) != kind.labels[key] for key in keys & kind.labels.keys()):
+                fork.apply(NodeLabelled(node.id, kind.labels), NodeDrained(node.id))
+            running[node.id] = kind.name
+        return fork, catalog, self.limits, Stock(running, stock.coming)
 
     def _has_settled(self, new: Launch, engine: Engine) -> bool:
-        """Whether it is for the minimum, or serves work that has had no node for long enough. When a node has just
-        joined, some clusters still list the work that has started there as pending."""
+        """Whether it is for the minimum, or serves work that has had no room for long enough."""
         served = set(new.serves)
-        late = [id for id, since in self._unserved.items() if self._now < since + self.settings.settle_s]
+        late = [id for id, until in self._unserved.items() if self._now < until]
         for id in late:
             served -= _asks_of(engine, id)
         if new.serves and not served:
-            self._due.append(min(self._unserved[id] for id in late) + self.settings.settle_s)
+            self._due.append(min(self._unserved[id] for id in late))
             return False
         return True
 
     def _room_at(self) -> float:
-        """When one more launch is allowed; launches of another autoscaler before this one count, too."""
-        adopted = [launch.instance.since for launch in self._launches if launch.adopted is not None]
-        latest = sorted((*adopted, *self._requests), reverse=True)[: self.settings.launches_per_minute]
-        return latest[-1] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
+        """When one more launch is allowed."""
+        latest = self._launches.requested_since(self._now - MINUTE_S)[-self.settings.launches_per_minute :]
+        return latest[0] + MINUTE_S if len(latest) == self.settings.launches_per_minute else -inf
 
     def _next_id(self) -> LaunchId:
         if self._new_id is not None:

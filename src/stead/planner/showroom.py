@@ -6,6 +6,7 @@ Rule: every answer comes from the engine's own rules.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from stead.engine.board import Board
@@ -60,16 +61,15 @@ class Showroom:
             rows = rows_of(nodes)
             if candidates is not None:
                 rows = [row for row in rows if self._ids[row] in candidates[demand.index]]
-            worths = (
-                self.board.standing(demand).worth(rows) if ask.prefers or self._has_soft_taints else [0] * len(rows)
-            )
+            worths = self.board.standing(demand).worth(rows) if ask.prefers or self.has_soft_taints else [0] * len(rows)
             for best in sorted(set(worths), reverse=True):
                 same = tuple(row for row, worth in zip(rows, worths, strict=True) if worth == best)
                 found.append(Tier(demand.index, same))
         return found
 
-    @property
-    def _has_soft_taints(self) -> bool:
+    @cached_property
+    def has_soft_taints(self) -> bool:
+        """Whether work avoids some kinds without refusing them."""
         return any(not taint.effect.refuses for kind in self.catalog for taint in kind.taints)
 
     def nearest(self, asks: Sequence[Ask]) -> tuple[NodeTemplate | None, Verdict | None]:

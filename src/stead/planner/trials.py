@@ -13,15 +13,16 @@ from dataclasses import dataclass
 
 from stead.engine.engine import Engine
 from stead.engine.facts import AskEnded, NodeJoined
-from stead.language.asks import Ask, Group
+from stead.language.asks import Ask, AskId, Group
 from stead.language.nodes import NodeId, NodeTemplate
 from stead.planner.plans import HYPOTHETICAL, Stock
 
 DECIDE_MAX = 1_000
 """The maximum number of calls of `Engine.decide` until a fork is settled."""
 
-TRIAL_COST = 100
-"""What a trial costs in addition to one for each pending piece of work and each new node."""
+FORK_COST, SHAPE_COST, PIECE_COST, NODE_COST = 100, 15, 1, 2
+"""What a trial costs: for the fork, for each shape of pending work, for each piece of it, and for each new node. One is
+about 10 microseconds on the machine that this was written on."""
 
 WAVES_FACTOR = 1.1
 """How much dearer several waves of nodes count than one."""
@@ -30,13 +31,16 @@ WAVES_FACTOR = 1.1
 @dataclass(frozen=True, slots=True)
 class Trial:
     """New nodes have joined `engine`, one wave after the other; `waves` are the counts of each kind, and `new` says of
-    which wave and kind each node is. `pending` is how much work stays pending, for each priority, highest first."""
+    which wave and kind each node is. `pending` is how much work stays pending, for each priority, highest first, and
+    `regret` how far new nodes are from what work prefers. `effort` is what it costs to decide about that work."""
 
     engine: Engine
     waves: tuple[Counter[str], ...]
     new: Mapping[NodeId, tuple[int, str]]
     pending: tuple[int, ...]
+    regret: int
     price: float
+    effort: int
 
     @property
     def counts(self) -> Counter[str]:
@@ -44,11 +48,12 @@ class Trial:
         return sum(self.waves, Counter[str]())
 
     @property
-    def badness(self) -> tuple[tuple[int, ...], float, float]:
-        """Of two trials, the one with the lower value is better: it serves more, or costs less. One wave is better than
-        several, because nobody knows which nodes join first; so several must be worth it."""
+    def badness(self) -> tuple[tuple[int, ...], int, float, float]:
+        """Of two trials, the one with the lower value is better: it serves more, or serves work as it prefers, or costs
+        less. One wave is better than several, because nobody knows which nodes join first; so several must be worth
+        it."""
         factor = WAVES_FACTOR if len(self.waves) > 1 else 1.0
-        return self.pending, self.price * factor, sum(self.counts.values()) * factor
+        return self.pending, self.regret, self.price * factor, sum(self.counts.values()) * factor
 
 
 class Trials:
@@ -76,13 +81,15 @@ class Trials:
         """All work that needs no new node is placed."""
         priorities = {item.priority for items in engine.pending for item in items}
         self._priorities = sorted(priorities, reverse=True)
-        self.pending = self._pending_by_priority(base)
+        self.pending, self._effort = self._pending_of(base)
+        self.preferred: dict[AskId, Mapping[str, int]] = {}
+        """For work that prefers some kinds of nodes: how many better kinds there are than each kind."""
         self.cost = 0
         """What all trials so far cost."""
 
     def of(self, *waves: Mapping[str, int]) -> Trial:
         """The trial with these new nodes."""
-        trial = Trial(self.base, (), {}, self.pending, 0.0)
+        trial = Trial(self.base, (), {}, self.pending, 0, 0.0, self._effort)
         for wave in waves:
             trial = self.then(trial, wave) if any(wave.values()) else trial
         return trial
@@ -95,28 +102,36 @@ class Trials:
             new.update(dict.fromkeys(self._ids(name, self._had[name] + had[name], count), name))
         fork.apply(*(NodeJoined(self.kinds[name].node(id)) for id, name in new.items()))
         settle(fork)
-        self.cost += TRIAL_COST + sum(trial.pending) + len(new)
+        self.cost += FORK_COST + trial.effort + NODE_COST * len(new)
         number = len(trial.waves)
         price = trial.price + sum(count * self.kinds[name].price for name, count in more.items())
         all_new = {**trial.new, **{id: (number, name) for id, name in new.items()}}
-        return Trial(fork, (*trial.waves, more), all_new, self._pending_by_priority(fork), price)
+        regret, (pending, effort) = self._regret(fork, all_new), self._pending_of(fork)
+        return Trial(fork, (*trial.waves, more), all_new, pending, regret, price, effort)
 
     def cost_of(self, counts: Mapping[str, int]) -> int:
         """What the trial with these new nodes in one wave would cost."""
-        return TRIAL_COST + sum(self.pending) + sum(counts.values())
+        return FORK_COST + self._effort + NODE_COST * sum(counts.values())
+
+    def _regret(self, engine: Engine, new: Mapping[NodeId, tuple[int, str]]) -> int:
+        placed = engine.placed if self.preferred else {}
+        where = ((kinds, new.get(placed.get(id, ""))) for id, kinds in self.preferred.items())
+        return sum(kinds.get(node[1], 0) for kinds, node in where if node is not None)
 
     def _ids(self, name: str, had: int, count: int) -> list[NodeId]:
         return [f"{HYPOTHETICAL}/{name}/{number + 1}" for number in range(had, had + count)]
 
-    def _pending_by_priority(self, engine: Engine) -> tuple[int, ...]:
-        found: Counter[int] = Counter()
-        for items in engine.pending:
+    def _pending_of(self, engine: Engine) -> tuple[tuple[int, ...], int]:
+        """How much is pending, for each priority, and what it costs to decide about it."""
+        found, alike = Counter[int](), engine.pending
+        for items in alike:
             if isinstance(items[0], Ask):
                 found.update(item.priority for item in items)
             else:
                 for item in items:
                     found[item.priority] += len(lacking(engine, item))
-        return tuple(found[priority] for priority in self._priorities)
+        effort = SHAPE_COST * len(alike) + PIECE_COST * sum(found.values())
+        return tuple(found[priority] for priority in self._priorities), effort
 
 
 def settle(engine: Engine) -> None:

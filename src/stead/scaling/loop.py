@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stead.engine.engine import Engine
-from stead.engine.facts import AskEnded
 from stead.engine.scaling.decisions import (
     LaunchEnded,
     LaunchId,
@@ -130,7 +128,7 @@ class Autoscaler:
         if snapshot is None or not self._listed():
             return []
         self._take_results()
-        seen = Seen(self._clock(), _without(snapshot), tuple(self._instances.values()), tuple(self._failures))
+        seen = Seen(self._clock(), snapshot.to_plan, tuple(self._instances.values()), tuple(self._failures))
         self._failures.clear()
         decisions = self.scaler.step(seen)
         for decision in decisions:
@@ -294,15 +292,6 @@ class Autoscaler:
 
     def _works(self, what: str) -> None:
         self._troubles.discard(what)
-
-
-def _without(snapshot: Snapshot) -> Engine:
-    """The cluster without work that has its node already, and only starts."""
-    if not snapshot.starting:
-        return snapshot.engine
-    fork = snapshot.engine.fork()
-    fork.apply(*map(AskEnded, snapshot.starting))
-    return fork
 
 
 def end_all(

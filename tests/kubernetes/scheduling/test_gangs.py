@@ -65,10 +65,11 @@ def test_gangs_of_8_on_20_nodes_with_room_for_two_and_a_half(cluster: ClusterUnd
 def test_a_gang_waits_for_its_pods_and_for_its_object(cluster: ClusterUnderTest) -> None:
     cluster.create_many(nodes(3, cpu="4"))
     cluster.scheduler().wait_until_leading()
-    cluster.create(*gang("ring", 2))
+    first, second = gang("ring", 2)
+    cluster.create(first)
     found = cluster.wait_until_pending("ring-0", saying="Waiting for the PodGroup 'ring'")
     assert found["reason"] == "SchedulerError"
-    cluster.create(pod_group("ring", 3))
+    cluster.create(pod_group("ring", 3), second)  # the next report on a pod would come 30 s later
     found = cluster.wait_until_pending("ring-1", saying="The pod group needs 3 pods at once, and 2 exist.")
     assert found["reason"] == "Unschedulable"
     cluster.create(pod("ring-2", cpu="4", labels={LABEL: "ring"}))
@@ -162,7 +163,7 @@ def test_a_gang_evicts_as_many_pods_as_it_needs_or_none(cluster: ClusterUnderTes
     cluster.scheduler().wait_until_leading()
     cluster.wait_until_bound()
     cluster.create(pod_group("four", 4), *gang("four", 4, priorityClassName="high"))
-    cluster.wait_until_pending("four-0", saying="The pod group needs 4 pods at once, and 0 fit.")
+    cluster.wait_until_pending("four-3", saying="The pod group needs 4 pods at once, and 0 fit.")
     assert not [name for name, each in cluster.pods().items() if each["metadata"].get("deletionTimestamp")]
     cluster.create(pod_group("two", 2), *gang("two", 2, priorityClassName="high"))
     with Kubelets(cluster.server):

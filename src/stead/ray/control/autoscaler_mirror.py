@@ -1,20 +1,21 @@
 """Shows pending work to Ray's autoscaler in a form that it understands.
 
-Rule: the planner decides what a new node could run; this module only passes that on, and nothing it creates holds
-resources for good. Ray's autoscaler knows only the resources that node types declare, and passes are not among them. So
-it considers work with a pass infeasible. The same demand is therefore requested without its pass, as a placement group
-of one bundle that only an unknown node may hold. When a node joins, all these groups are removed before pending work is
-counted again.
+Rule: the planner decides, and nothing that this module creates holds resources for good. Ray's autoscaler knows only
+the resources and labels that node types declare: no passes, no taints, no affinities.
 
-Groups are used instead of Ray's resource request. There is only one request per cluster, Ray Data writes it too, and
-the autoscaler refuses all of it if one bundle exceeds its limits.
+If the node types are known, the planner chooses how many nodes of which type pending work needs. Each of these nodes is
+requested by a demand that only a new node of its type satisfies. Otherwise, the demand of pending work is requested
+without its pass, and Ray chooses the type.
+
+Each request is a placement group of one bundle that only an unknown node may hold. When a node joins, all of them are
+removed before pending work is counted again. Groups are used instead of Ray's resource request. There is only one
+request per cluster, Ray Data writes it too, and the autoscaler refuses all of it if one bundle exceeds its limits.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
@@ -27,23 +28,17 @@ from stead.language.labels import RAY_NODE_ID
 from stead.language.nodes import NodeTemplate
 from stead.language.resources import UNIT, Resources
 from stead.planner.wanting import wanting_a_node
+from stead.ray.control.launch_plans import LaunchPlans
+from stead.ray.control.node_types import ANY_ROOM, NodeTypes, Wanted
 from stead.ray.submit.native_selectors import as_ray_selector, words
 from stead.ray.wire.own_names import WANTED
-from stead.ray.wire.tables import handle
+from stead.ray.wire.tables import Status, handle
 
 WANTED_MAX = 64
 """Maximum number of demands shown at once, shared among their kinds. The next ones follow when these have nodes."""
 
-ANY_ROOM = (("CPU", 0.0001),)
-"""The demand of work without amounts: a bundle cannot be empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What one piece of pending work needs on a new node: amounts, and labels in Ray's syntax."""
-
-    amounts: tuple[tuple[str, float], ...]
-    labels: tuple[tuple[str, str], ...] = ()
+BEING_PLACED = ("SCHEDULING_STARTED", "FAILED_TO_COMMIT_RESOURCES")
+"""Ray's words for a group that it is placing now."""
 
 
 class Demands(Protocol):
@@ -59,9 +54,24 @@ class Demands(Protocol):
 
 
 class Mirror:
-    def __init__(self, demands: Demands | None = None, has_autoscaler: Callable[[], bool] = is_autoscaler_v2) -> None:
-        self._has_autoscaler = has_autoscaler
+    """
+    Args:
+        demands: Where to request nodes.
+        has_autoscaler: Whether the cluster has an autoscaler that understands the requests.
+        types: The node types of the cluster; None if they are not known.
+        plans: Chooses among them.
+    """
+
+    def __init__(
+        self,
+        demands: Demands | None = None,
+        has_autoscaler: Callable[[], bool] = is_autoscaler_v2,
+        types: NodeTypes | None = None,
+        plans: LaunchPlans | None = None,
+    ) -> None:
+        self._has_autoscaler, self.types = has_autoscaler, types
         self._demands: Demands = demands or WantedGroups()
+        self.plans = plans or LaunchPlans()
         self._known: set[str] = set()
         self._launched = Counter[Wanted]()
 
@@ -72,24 +82,46 @@ class Mirror:
             for each in templates
         )
 
-    def update(
-        self, nodes: Iterable[str], engine: Callable[[], Engine], pending: Iterable[tuple[Ask, int]] = ()
-    ) -> None:
+    def clear(self) -> None:
+        """Request nothing."""
+        for gone in self._demands.standing().elements():
+            self._demands.take_back(gone)
+
+    def update(self, status: Status, engine: Callable[[], Engine], pending: Iterable[tuple[Ask, int]] = ()) -> None:
         """Update the demands to match what is pending now: in the engine, which knows what is in use, and of work that
         Ray places. Does nothing without an autoscaler."""
-        nodes = set(nodes)
+        nodes = set(status.nodes)
         joined, self._known = nodes - self._known, nodes
         standing = self._demands.standing()
         wanted = Counter[Wanted]()
         if not joined and self._has_autoscaler():
-            wanted = self._wanted(engine(), pending) + self._launched
+            if self.types is None:
+                wanted = self._wanted(engine(), pending)
+            else:
+                wanted = self._of_types(self.types, engine(), pending, status, standing)
+            wanted += self._launched
         # After a node joins, let it take pending work before more nodes are requested.
         for gone in (standing - wanted).elements():
             self._demands.take_back(gone)
         for missing in (wanted - standing).elements():
             self._demands.add(missing, sorted(self._known))
 
-    def _wanted(self, engine: Engine, pending: Iterable[tuple[Ask, int]]) -> Counter[Wanted]:
+    def _of_types(
+        self,
+        types: NodeTypes,
+        engine: Engine,
+        pending: Iterable[tuple[Ask, int]],
+        status: Status,
+        standing: Counter[Wanted],
+    ) -> Counter[Wanted]:
+        """The demands for the nodes that the planner chooses."""
+        requested = {kind: standing[wanted] for kind, wanted in types.demands.items()}
+        counts = self.plans.wanted(types, engine, pending, status, requested)
+        return _shared(Counter({types.demands[kind]: count for kind, count in counts.items()}))
+
+    @staticmethod
+    def _wanted(engine: Engine, pending: Iterable[tuple[Ask, int]]) -> Counter[Wanted]:
+        """The demands of the work itself."""
         kinds = Counter[Wanted]()
         for ask, pieces in wanting_a_node(engine, pending):
             selectors = [as_ray_selector(choice.selector) for choice in ask.choices]
@@ -97,8 +129,13 @@ class Mirror:
                 if labels is not None:
                     kinds[Wanted(_amounts(choice.resources), tuple(sorted(labels.items())))] += pieces
                     break
-        share = max(1, WANTED_MAX // max(1, len(kinds)))
-        return Counter({kind: min(left, share) for kind, left in list(kinds.items())[:WANTED_MAX]})
+        return _shared(kinds)
+
+
+def _shared(kinds: Counter[Wanted]) -> Counter[Wanted]:
+    """As many of each as fit into the maximum."""
+    share = max(1, WANTED_MAX // max(1, len(kinds)))
+    return Counter({kind: min(left, share) for kind, left in list(kinds.items())[:WANTED_MAX]})
 
 
 def _amounts(resources: Resources) -> tuple[tuple[str, float], ...]:
@@ -121,9 +158,12 @@ class WantedGroups:
         self._groups.append((wanted, group))
 
     def take_back(self, wanted: Wanted) -> None:
-        found = next(entry for entry in self._groups if entry[0] == wanted)
-        self._groups.remove(found)
-        ray.util.remove_placement_group(found[1])
+        """A group that Ray is placing stays until the next time: it may lose resources of one that is removed then."""
+        mine = [entry for entry in self._groups if entry[0] == wanted]
+        found = next((entry for entry in reversed(mine) if not _is_being_placed(entry[1])), None)
+        if found is not None:
+            self._groups.remove(found)
+            ray.util.remove_placement_group(found[1])
 
     def standing(self) -> Counter[Wanted]:
         if not self._is_clean:
@@ -136,3 +176,10 @@ class WantedGroups:
         for id, row in (ray.util.placement_group_table() or {}).items():
             if row["name"].startswith(WANTED) and row["state"] != "REMOVED":
                 ray.util.remove_placement_group(handle(id))
+
+
+def _is_being_placed(group: Any) -> bool:
+    row = ray.util.placement_group_table(group) or {"state": "REMOVED", "stats": {}}
+    return row["state"] == "PREPARED" or (
+        row["state"] in ("PENDING", "RESCHEDULING") and row["stats"].get("scheduling_state") in BEING_PLACED
+    )

@@ -27,6 +27,7 @@ from stead.language.asks import PolicyName
 from stead.language.labels import IDENTITY_KEYS, Labels
 from stead.language.nodes import Node, NodeId, NodeTemplate
 from stead.language.resources import UNIT, Resources, usable
+from stead.ray.control.node_types import NodeTypes
 from stead.ray.wire.node_page import HEAD, ONE
 from stead.ray.wire.own_names import PREFIX, SLOT, TICKET, TIMED
 from stead.ray.wire.tables import NodeRow, Status
@@ -67,6 +68,7 @@ class RayCluster:
         self._totals: dict[str, Mapping[str, float]] = {}  # by node, as of the last comparison
         self.rare: tuple[str, ...] = ()
         self.policy: PolicyName | None = None  # the policy that the head was started with
+        self.node_types: NodeTypes | None = None  # the types of nodes that Ray's autoscaler launches, if they are known
 
     # -- the controller's interface to a cluster
 
@@ -138,8 +140,9 @@ class RayCluster:
     def node(self, row: NodeRow, name: str) -> Node:
         capacity = capacity_of(row)
         rare = [rare_taint(each) for each in self.rare if capacity.get(rare_resource(each))]
-        taints = {(taint.key, taint.effect): taint for taint in (*taints_in(row.labels), *rare)}
-        labels, name = Labels(static_labels(row)), name if name != row.ip else ""
+        more, typed = self.node_types.added_to(row.kind) if self.node_types and row.kind else (Labels(), ())
+        taints = {(taint.key, taint.effect): taint for taint in (*typed, *taints_in(row.labels), *rare)}
+        labels, name = Labels({**more, **static_labels(row)}), name if name != row.ip else ""
         return Node(row.id, capacity, labels, tuple(taints.values()), row.ip, name)
 
 

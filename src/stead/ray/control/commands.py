@@ -50,6 +50,7 @@ from stead.ray.control.anchors import Anchors
 from stead.ray.control.autoscaler_mirror import Mirror
 from stead.ray.control.cluster import in_use
 from stead.ray.control.groups import Groups
+from stead.ray.control.kept_nodes import HELD_AMOUNT, GroupHolds, KeptNodes
 from stead.ray.control.passes import Passes
 from stead.ray.control.slots import Slots
 from stead.ray.control.state_store import StateStore
@@ -98,6 +99,7 @@ class Placing:
         self._early: list[Placed | GroupPlaced | Evicted | Preempted] = []
         self._is_open = False
         self.autoscaler = Mirror()
+        self.kept_nodes = KeptNodes(GroupHolds(tables.groups))
 
     def open(
         self,
@@ -284,6 +286,8 @@ class Placing:
         for shown in (self.groups.shown(status), self.slots.pools.shown(status) if slots else {}):
             for node, amounts in shown.items():
                 mine.setdefault(node, []).extend(amounts)
+        for node in self.kept_nodes.why:
+            mine.setdefault(node, []).append(HELD_AMOUNT)
         return mine
 
     def _orphans(self) -> list[Fact]:

@@ -37,6 +37,7 @@ from stead.ray.control.admission import Admission, nodes_allowed
 from stead.ray.control.cluster import RayCluster
 from stead.ray.control.commands import Placing
 from stead.ray.control.desk import METHODS, RayDesk, called_again
+from stead.ray.control.mirroring import Mirroring
 from stead.ray.control.node_agents import Pages
 from stead.ray.control.passes import Passes, Settled
 from stead.ray.control.persistence import Stores
@@ -58,7 +59,7 @@ from stead.ray.wire.own_names import SLOT, read_name
 from stead.ray.wire.tables import SHAPES_LISTED_MAX, Status, Tables
 from stead.ray.wire.taint_labels import rare_resource
 
-ROUND_S, QUICK_S, MIRROR_S, JOBS_S, START_MAX_S = 0.25, 0.03, 2.0, 1.0, 5.0
+ROUND_S, QUICK_S, JOBS_S, START_MAX_S = 0.25, 0.03, 1.0, 5.0
 PLAIN = Pass()
 SETTINGS = Settings(patience=None)
 """Nodes are not reserved for late work: that would close them to work that Ray places."""
@@ -153,6 +154,7 @@ class ControllerActor:
         self._stores, journal, self._state_store = stores, stores.journal, stores.state_store
         self._placing = Placing(worker.gcs_client.address, self._state_store, self._tables, self._wake.set)
         self._cluster = RayCluster(self._placing)
+        self._mirroring = Mirroring(worker.node.get_logs_dir_path(), self._placing, self._cluster)
         tally = Tally()
         self._controller = Controller.resumed(self._cluster, journal, stores.engine, tally)
         self._engine = self._controller.engine
@@ -182,7 +184,6 @@ class ControllerActor:
             self._placing.decide_again,
             lambda id: id in self._placing.groups.lives,
         )
-        self._mirror, self._mirrored = self._placing.autoscaler, 0.0
         self._unsettled, self._settled, self._late = 0, Settled(), frozenset[str]()
         self._passes.issue(*(self._state_store.pass_of(PLAIN.key) or (PLAIN, 0)))
         status = self._tables.status()
@@ -223,7 +224,7 @@ class ControllerActor:
             self._pending.look(status, self._placing.fork)
             self._deadlines.end_orphans()
             self._evictions.carry_out(self._page.evict, self._engine)
-            self._mirror_demand(status)
+            self._mirroring.look(status, self._work, self._desk)
             self._stores.update_copy(self._engine)
         except BaseException as error:
             for change in changes:
@@ -238,16 +239,6 @@ class ControllerActor:
         """The changed nodes that did not answer, and all nodes that did not confirm the page."""
         concerned = {getattr(fact, "node", "") for fact in change.facts}
         return tuple(sorted((self._settled.silent & concerned) | (self._late if change.facts else frozenset())))
-
-    def _mirror_demand(self, status: Status) -> None:
-        if time.monotonic() - self._mirrored > MIRROR_S:
-            self._mirrored = time.monotonic()
-            try:
-                demands = (row for row in status.pending if any(read_name(name) for name in row.resources))
-                pending = [(self._work.ask_of_demand(row, "pending"), row.count) for row in demands]
-                self._mirror.update(status.nodes, lambda: self._placing.fork(status), pending)
-            except Exception:  # an error of the autoscaler must not delay a taint
-                log.exception("the pending demand could not be sent to the autoscaler")
 
     def _update_passes(self, status: Status) -> None:
         """Update which passes exist and where the engine allows each. A node gets its page before any grant: without a

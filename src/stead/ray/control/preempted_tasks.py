@@ -19,7 +19,10 @@ from stead.ray.control.slot_pools import Place, Pool, Pools
 from stead.ray.wire.tables import NodeRow, Status
 
 TAKEN_S = 10.0
-"""How long it may take until the room of an interrupted task is in use again."""
+"""The maximum time until the room of an interrupted task is in use again."""
+
+ROOMS_MAX = 1_000
+"""How often work without amounts has room."""
 
 
 class PreemptedTasks:
@@ -27,7 +30,7 @@ class PreemptedTasks:
 
     def __init__(self, pools: Pools, pool_of: Callable[[str], Pool | None]) -> None:
         self._pools, self._pool_of = pools, pool_of
-        self._freed: dict[str, list[float]] = {}  # by node, when room became free lately
+        self._freed: dict[str, list[float]] = {}  # by node, when room became free that is not in use again
         self._over: list[str] = []  # slots that ended since the last facts
 
     def preempt(self, id: str, node: str) -> bool:
@@ -85,9 +88,11 @@ class PreemptedTasks:
                 continue
             place.preempted = {id: is_done for id, is_done in place.preempted.items() if id in place.ids}
             row = status.nodes.get(node)
+            rooms = _rooms(row, pool.shape.ask) if row is not None else 0
+            freed = [at for at in self._freed.get(node, ()) if now - at < TAKEN_S]
+            freed = self._freed[node] = freed[max(0, len(freed) - rooms) :]  # the others are in use again
             for id in [id for id, is_done in place.preempted.items() if is_done and id not in place.blocked]:
-                freed = self._freed[node] = [at for at in self._freed.get(node, ()) if now - at < TAKEN_S]
-                if row is not None and _has_room(row, pool.shape.ask, len(freed) + 1):
+                if rooms > len(freed):
                     freed.append(now)
                     place.blocked.add(id)
                     facts += without_amounts(pool, node, id)
@@ -100,10 +105,18 @@ def _missing(place: Place) -> int:
     return max(0, min(left, place.used - place.open))
 
 
-def _has_room(row: NodeRow, ask: Ask, count: int) -> bool:
-    return any(
-        all(row.available.get(name, 0.0) * UNIT >= units * count for name, units in choice.resources.items())
-        for choice in ask.choices
+def _rooms(row: NodeRow, ask: Ask) -> int:
+    """How often the amounts of one of its choices are free on the node."""
+    return max(
+        min(
+            (
+                int(row.available.get(name, 0.0) * UNIT + 0.5) // units
+                for name, units in each.resources.items()
+                if units
+            ),
+            default=ROOMS_MAX,
+        )
+        for each in ask.choices
     )
 
 

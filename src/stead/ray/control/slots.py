@@ -573,7 +573,7 @@ class Slots:
 
     def _must_be_sent(self, pool: Pool, place: Place, row: NodeRow, total: float, now: float) -> bool:
         shown, available = row.total.get(pool.name, 0.0), row.available.get(pool.name, 0.0)
-        if total < shown - ONE / 2 and not self._anchors.is_safe(pool.name):
+        if total < min(shown - ONE / 2, 1.0) and not self._anchors.is_safe(pool.name):
             return False  # it may be the last unit of its name
         if place.sent != total:
             return True

@@ -108,11 +108,12 @@ def read_name(name: str) -> tuple[str, int] | None:
 # -- placement groups
 
 PLUGS, TICKET_PLUGS, ANCHORS, WANTED = "stead-plug/", "stead-ticket/", "stead-anchor/", "stead-wanted/"
+KEPT = "stead-kept/"
 """Prefixes of stead's placement groups, by purpose."""
 
 
 def is_own_group(name: str) -> bool:
-    return name.startswith((PLUGS, TICKET_PLUGS, ANCHORS, WANTED))
+    return name.startswith((PLUGS, TICKET_PLUGS, ANCHORS, WANTED, KEPT))
 
 
 # -- actors

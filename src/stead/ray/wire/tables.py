@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -39,6 +40,18 @@ class NodeRow:
     total: Mapping[str, float]
     available: Mapping[str, float]
     draining: bool
+    kind: str = ""  # the name of its node type, if an autoscaler launched it
+    idle_s: float = 0.0  # for how long Ray has used none of it; 0 if it is in use
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLaunch:
+    """A node that Ray's autoscaler could not launch. Ray keeps the reason in its own log. Times are whole seconds since
+    1970."""
+
+    kind: str
+    began: float
+    failed: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,9 @@ class Status:
     nodes: Mapping[str, NodeRow]
     pending: tuple[PendingRow, ...]
     groups_wait: bool = False  # a placement group is not placed, or only partly
+    requested: Mapping[str, int] = field(default_factory=dict)  # by node type, what Ray's autoscaler requested
+    starting: Mapping[str, int] = field(default_factory=dict)  # by node type, what exists and has not joined
+    failures: tuple[FailedLaunch, ...] = ()  # what it could not launch; Ray's autoscaler never forgets them
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +127,18 @@ class Tables:
             for group in state.pending_gang_resource_requests
             for request in group.requests
         ]
-        groups_wait = bool(state.pending_gang_resource_requests)
-        return Status({node.id: node for node in nodes}, tuple(pending), groups_wait)
+        scaling = reply.autoscaling_state
+        requested = Counter[str]()
+        for request in scaling.pending_instance_requests:
+            requested[request.ray_node_type_name] += request.count
+        return Status(
+            {node.id: node for node in nodes},
+            tuple(pending),
+            bool(state.pending_gang_resource_requests),
+            dict(requested),
+            dict(Counter(instance.ray_node_type_name for instance in scaling.pending_instances)),
+            _failures(scaling),
+        )
 
     def node_names(self) -> dict[str, str]:
         """The names that users gave to nodes, by id."""
@@ -202,6 +228,15 @@ def _node(row: Any) -> NodeRow:
         dict(row.total_resources),
         dict(row.available_resources),
         draining,
+        row.ray_node_type_name,
+        row.idle_duration_ms / 1e3,
+    )
+
+
+def _failures(scaling: Any) -> tuple[FailedLaunch, ...]:
+    return tuple(
+        FailedLaunch(each.ray_node_type_name, float(each.start_ts), float(each.failed_ts))
+        for each in scaling.failed_instance_requests
     )
 
 
