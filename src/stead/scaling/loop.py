@@ -30,7 +30,7 @@ from stead.language.labels import Labels
 from stead.operate.audit import Author
 from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import Carried, Changes
-from stead.operate.scale import REPORT_S, ScaleView, scale_view
+from stead.operate.scale import REPORT_S, Proposing, ScaleView, scale_view
 from stead.operate.snapshot import Snapshot
 from stead.planner.instances import Instance, InstanceState, LaunchFailed
 from stead.planner.scaler import RETIRING, Scaler, Seen
@@ -112,6 +112,7 @@ class Autoscaler:
         self._changes: dict[str, NodeChange] = {}  # of nodes, to be made
         self._endings: dict[LaunchId, Ending] = {}
         self._unreported: list[ScaleDecision] = []
+        self._proposing = Proposing()
         self._reported, self._last_state = -REPORT_S, None  # type: float, object
 
     def run(self, stop: threading.Event, turn_s: float = TURN_S) -> None:
@@ -274,7 +275,8 @@ class Autoscaler:
         if not self._unreported and now < self._reported + REPORT_S and state == self._last_state:
             return
         try:
-            view = scale_view(scaler, snapshot.engine, self.provider.title, now)
+            proposals = self._proposing.proposals(scaler, snapshot.engine)
+            view = scale_view(scaler, snapshot.engine, self.provider.title, now, proposals=proposals)
             self.desk.report_scale(view, tuple(self._unreported))
         except Exception as error:
             self._trouble("report", f"the cluster does not take reports: {sentence(error)}")
