@@ -59,7 +59,16 @@ def _beside_ray(pending: int, shapes: int) -> list[Row]:
         Row(f"{name}: time", ours * 1e3, "ms", theirs * 1e3, theirs / ours, goal, met),
         _compared(f"{name}: nodes", counts.total(), "nodes", rays.total()),
         _compared(f"{name}: price", price(catalog, counts), "per hour", price(catalog, rays)),
-        Row(f"{name}: served", promised, "asks", rays_promised, promised / rays_promised, "", None, waves),
+        Row(
+            f"{name}: served, as each plan says",
+            promised,
+            "asks",
+            rays_promised,
+            promised / rays_promised,
+            "",
+            None,
+            waves,
+        ),
         Row(f"{name}: served if all nodes join at once", served, "asks", rays_served, served / rays_served, "", None),
     ]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import product
 from statistics import mean
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stead.engine.engine import Engine
@@ -21,9 +21,9 @@ from stead.planner.planning import plan
 from stead.planner.trials import settle
 from tests.planner.exact import Pieces, cheapest
 
-SEEDS = 40
+SEEDS = 30
 MEAN_GAP_MAX, MEAN_ENGINE_GAP_MAX = 0.10, 0.02
-CHEAPER_MAX = 200
+CHEAPER_MAX = 100
 """The maximum number of cheaper sets of nodes that are tried for one plan."""
 
 
@@ -76,10 +76,10 @@ def pending(some: list[Pieces], dice: random.Random, policy: PolicyName) -> Engi
 
 
 def test_plans_cost_little_more_than_the_optimum_of_an_exact_solver() -> None:
-    """On these 40 instances, plans cost 7.7 % more than the optimum on average (measured in November 2026), and more
-    than half are optimal. The optimum places work as it likes, but in a cluster the engine decides, in the order of the
-    queue and by the policy of the work. Of all sets of nodes with which the engine places everything, the cheapest
-    costs 0.5 % less than the plan on average, where these are few enough to try them all."""
+    """On these 30 instances, plans cost 7.7 % more than the optimum on average (measured in November 2026), and 20 are
+    optimal. The optimum places work as it likes, but in a cluster the engine decides, in the order of the queue and by
+    the policy of the work. The cheapest nodes with which the engine places everything cost 0.1 % less than the plan on
+    average, for the 27 instances where all cheaper sets of nodes can be tried."""
     gaps, engine_gaps = [], []
     for seed in range(SEEDS):
         dice = random.Random(seed)
@@ -125,6 +125,7 @@ def left_with(engine: Engine, catalog: list[NodeTemplate], counts: Mapping[str, 
     return len(then.waiting)
 
 
+@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from([PolicyName.HYBRID, PolicyName.PACK, PolicyName.SPREAD]))
 def test_no_plan_is_worse_than_launching_for_each_shape_on_its_own(seed: int, policy: PolicyName) -> None:
     dice = random.Random(seed)

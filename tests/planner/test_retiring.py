@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stead import solver
@@ -124,6 +124,7 @@ def test_a_node_that_pending_work_names_stays_although_the_work_does_not_fit() -
     assert found.kept == {"n0": "pending work needs it"}
 
 
+@settings(max_examples=60)
 @given(clusters(), some_asks(most=4), st.lists(groups(), max_size=1), st.integers(0, 2))
 def test_without_the_nodes_that_can_go_everything_stays_where_it_is(
     there: list[Node], asks: list[Ask], gangs: list[Group], least: int
@@ -227,6 +228,7 @@ def test_no_more_nodes_than_asked_for() -> None:
     assert len(consolidation(engine, [CPU], stock(engine), most=1)) == 1
 
 
+@settings(max_examples=60)
 @given(clusters(), some_asks(most=4), st.lists(groups(), max_size=1))
 def test_after_the_moves_everything_is_placed_without_the_freed_nodes(
     there: list[Node], asks: list[Ask], gangs: list[Group]
