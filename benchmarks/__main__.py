@@ -20,7 +20,20 @@ from rich.console import Console
 from rich.table import Table
 from tests.oracle import Oracle  # the reference lives with the tests
 
-from benchmarks import Row, clusters, flow, kube_desk, many_nodes, on_ray, openb, preempting, service, slots, together
+from benchmarks import (
+    Row,
+    clusters,
+    flow,
+    kube_desk,
+    many_nodes,
+    on_ray,
+    openb,
+    planning,
+    preempting,
+    service,
+    slots,
+    together,
+)
 from stead.engine.engine import Engine
 from stead.engine.facts import AskSubmitted, NodeJoined, NodeLabelled
 from stead.language.asks import Ask
@@ -223,6 +236,7 @@ def run(console: Console, only: Sequence[str] = ()) -> list[Row]:
     steps.append(("answers", lambda: answers(10_000)))
     steps.append(("waking nobody", lambda: waking_nobody(10_000, 10_000)))
     steps.append(("preempting", preempting.preempting))
+    steps.append(("planning", planning.planning))
     steps.append(("memory", lambda: memory(10_000, 50_000) + memory(100_000, 50_000)[:1]))
     steps.append(("tasks on Ray, three drivers in turns", on_ray.throughput))
     steps.append(("changes on Ray", on_ray.changes))

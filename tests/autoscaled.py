@@ -71,7 +71,8 @@ def report_scaling(desk: SimDesk, *kinds: NodeTemplate) -> ScaleView:
     first, last = kinds[0].name, kinds[-1].name
     scaler = Scaler(kinds, ScaleSettings(join_s=300.0), Limits((Quota("spare", nodes_max=40),), 200.0))
     scaler.stock = Stock(kind_of, {first: 1})
-    scaler.plan = plan(engine, kinds, scaler.limits, scaler.stock)
+    had = sum(kind == last for kind in kind_of.values())
+    scaler.plan = plan(engine, (*kinds[:-1], replace(kinds[-1], count_max=had)), scaler.limits, scaler.stock)
     scaler.rests = (Rest(last, now + 240.0, "the provider has no more such nodes", is_stock_out=True),)
     scaler.in_flight = (
         Instance(f"{first}-7", first, InstanceState.STARTING, now - 40.0),
@@ -89,9 +90,9 @@ def report_scaling(desk: SimDesk, *kinds: NodeTemplate) -> ScaleView:
         for id, kind in kind_of.items()
     )
     view = scale_view(scaler, engine, "local raylets", BEGAN + now, BEGAN)
-    if len(view.nodes) > 1:
-        work = desk.work(Query(("state=running",), limit=1)).items[0]
-        move = MoveView((view.nodes[0].node,), ((work.id, view.nodes[1].node),), view.nodes[0].price)
+    running = desk.work(Query(("state=running",), limit=1)).items
+    if running and len(view.nodes) > 1:
+        move = MoveView((view.nodes[0].node,), ((running[0].id, view.nodes[1].node),), view.nodes[0].price)
         view = replace(view, proposals=(move,))
     decisions: Sequence[ScaleDecision] = [
         NodeRequested(f"{first}-7", kinds[0], 5),

@@ -31,7 +31,6 @@ ENTRY_POINTS = frozenset(
         "stead.cli",
         "stead.kubernetes.podspec",
         "stead.kubernetes.ray_clusters",
-        "stead.kubernetes.ray_scaling.provider",
         "stead.ray.local.idle_agent",
         "stead.ray.local.setup_worker",
     }

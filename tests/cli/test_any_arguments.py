@@ -158,6 +158,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "why spec": ("--spec",),
     "lint": ("--spec",),
     "plan": ("--nodes",),
+    "plan config": ("--config",),
+    "plan saved": ("--snapshot",),
+    "what-if kind": ("--add-kind",),
     "what-if": ("--add",),
     "what-if like": ("--add-like",),
     "what-if taint": ("--taint", "cpu-1"),
@@ -203,7 +206,8 @@ def test_a_spec_is_read_or_refused(document: Any) -> None:
     Path("spec.yaml").write_text(json.dumps(document), encoding="utf-8")
     for command in ("why", "lint", "what-if"):
         answered(command, "--spec", "spec.yaml")
-    answered("plan", "--nodes", "spec.yaml")
+    for option in ("--nodes", "--spec", "--config", "--snapshot"):
+        answered("plan", option, "spec.yaml")
 
 
 @lightly

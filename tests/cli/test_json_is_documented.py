@@ -14,9 +14,11 @@ import pytest
 from stead.engine import reasons
 from stead.engine.explain.events import Event, EventKind
 from stead.operate.audit import Entry
+from stead.operate.scale import scale_json
 from stead.operate.views import Summary
 from stead.specs.following import Update
-from tests.serving import Served
+from tests.autoscaled import CPU, GPU, report_scaling
+from tests.serving import Served, simulated
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
@@ -61,7 +63,20 @@ PARTS = {
         "events": "An event",
         "changes": "An entry of the audit",
     },
-    "A plan": {"new_nodes": "New nodes of a plan", "pending": "Work that a plan leaves pending"},
+    "A plan": {
+        "new_nodes": "New nodes of a plan",
+        "coming": "New nodes of a plan",
+        "pending": "Work that a plan leaves pending",
+    },
+    "The autoscaler": {
+        "kinds": "A kind of node",
+        "launches": "A launch",
+        "nodes": "A launched node",
+        "plan": "A plan",
+        "proposals": "A proposal",
+        "limits": "Limits of the autoscaler",
+        "tallied": "Counters of the autoscaler",
+    },
 }
 """The table that documents the objects in a field."""
 
@@ -155,10 +170,16 @@ def test_changes_and_their_audit_have_the_documented_fields(changed: Served, run
 
 @pytest.mark.usefixtures("looked_at")
 def test_every_table_of_the_page_is_checked(run: Run) -> None:
-    met = {"A change", "An entry of the audit", "Submitted work"}
+    met = {"A change", "An entry of the audit", "Submitted work", *tables_of_scale()}
     for title, words in PRINTED:
         met |= set(checked(title, json.loads(run(*words, "-o", "json")[1])))
     assert met == {title for title, fields in FIELDS.items() if fields}
+
+
+def tables_of_scale() -> set[str]:
+    """The tables of what an autoscaler reports."""
+    with simulated(ROOT / "tests/golden/served.yaml") as desk:
+        return set(checked("The autoscaler", scale_json(report_scaling(desk, CPU, GPU))["autoscaler"]))
 
 
 def test_views_have_no_undocumented_field() -> None:

@@ -44,6 +44,7 @@ LOOKS: dict[str, list[str]] = {
     "why-spec": ["why", "--spec", SPEC],
     "lint": ["lint"],
     "plan": ["plan"],
+    "scale-none": ["scale"],
     "plan-kinds": ["plan", "--nodes", "tests/golden/kinds.yaml"],
     "lint-spec": ["lint", "--spec", SPEC],
     "what-if-evict": ["what-if", "--evict", "cpu-1"],

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from stead.engine.engine import Engine
-from stead.engine.facts import AsksSubmitted, NodeJoined
+from stead.engine.facts import AskRunning, AsksSubmitted, NodeJoined, NodeLeft
 from stead.engine.scaling.decisions import LaunchEnded, NodeArrived, NodeLost, NodeRequested, NodeRetired
 from stead.language.asks import Ask
 from stead.language.labels import Labels
@@ -16,8 +16,10 @@ from stead.language.nodes import NodeTemplate
 from stead.language.resources import Resources
 from stead.language.taints import Taint
 from stead.operate.scale import (
+    PROPOSALS_S,
     SILENT_S,
     MoveView,
+    Proposing,
     Reports,
     ScaleView,
     Tallied,
@@ -123,3 +125,36 @@ class TestReports:
             assert view is not None
             silent.append(view.is_silent)
         assert silent == [False, False, True]
+
+
+class TestProposals:
+    """Two nodes of a kind, each with work for half of one."""
+
+    def half_used(self) -> tuple[Scaler, Engine]:
+        engine, scaler = Engine(), Scaler((CPU,))
+        for number in (1, 2):
+            engine.apply(NodeJoined(CPU.node(f"n{number}")), AskRunning(Ask.of(f"w{number}", {"CPU": 4}), f"n{number}"))
+        scaler.stock = Stock({"n1": "cpu", "n2": "cpu"})
+        return scaler, engine
+
+    def test_name_the_work_that_would_move_and_what_that_saves(self) -> None:
+        scaler, engine = self.half_used()
+        found = Proposing().proposals(scaler, engine)
+        view = scale_view(scaler, engine, "local raylets", BEGAN, proposals=found)
+        assert view.proposals == (MoveView(("n1",), (("w1", "n2"),), 1.5),)
+
+    def test_are_not_computed_again_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [1000.0]
+        monkeypatch.setattr("stead.operate.scale.time", SimpleNamespace(monotonic=lambda: now[0]))
+        (scaler, engine), proposing = self.half_used(), Proposing()
+        found = proposing.proposals(scaler, engine)
+        engine.apply(AskRunning(Ask.of("more", {"CPU": 4}), "n2"))
+        assert proposing.proposals(scaler, engine) == found
+        now[0] += PROPOSALS_S
+        assert proposing.proposals(scaler, engine) == ()
+
+    def test_of_nodes_that_are_gone_are_left_out(self) -> None:
+        (scaler, engine), proposing = self.half_used(), Proposing()
+        proposing.proposals(scaler, engine)
+        engine.apply(NodeLeft("n1"))
+        assert proposing.proposals(scaler, engine) == ()

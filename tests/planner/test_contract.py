@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stead import solver
@@ -42,7 +42,7 @@ def catalogs(draw: st.DrawFn) -> list[NodeTemplate]:
 @st.composite
 def limits(draw: st.DrawFn) -> Limits:
     quotas = [Quota("zone-a", Labels({"zone": "a"}), nodes_max=draw(st.integers(0, 4)))]
-    quotas += [Quota("cpus", resources_max=Resources.of(CPU=draw(st.integers(0, 40))))]
+    quotas += [Quota("cpus", resources_max=Resources.of(CPU=draw(st.integers(1, 40))))]
     price_max = draw(st.sampled_from((None, None, 3.0, 6.0)))
     return Limits(tuple(quotas[: draw(st.integers(0, 2))]), price_max)
 
@@ -128,6 +128,7 @@ def test_a_plan_keeps_every_limit_and_launches_nothing_for_nothing(
         assert sum(kind.price * counts[kind.name] for kind in catalog) <= limited.price_max
 
 
+@settings(max_examples=30)
 @given(clusters(), some_asks(most=4), st.lists(groups(), max_size=1), catalogs())
 def test_equal_clusters_get_equal_plans_and_planning_changes_nothing(
     there: list[Node], asks: list[Ask], gangs: list[Group], catalog: list[NodeTemplate]

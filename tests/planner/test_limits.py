@@ -97,9 +97,21 @@ def test_a_quota_counts_existing_nodes_and_moves_work_to_other_kinds(quota: Quot
     assert "q" in found.limits or not missing
 
 
+def test_a_quota_of_launched_nodes_does_not_count_the_head() -> None:
+    limits = Limits((Quota("workers", nodes_max=2, only_launched=True),))
+    assert launched(plan(pending(9), [CPU], limits)) == {"cpu": 2}
+    assert launched(plan(pending(9), [CPU], limits, Stock({"there": "cpu"}))) == {"cpu": 1}
+
+
 def test_nodes_that_are_coming_count_against_a_quota() -> None:
     found = plan(pending(5), [CPU], Limits((Quota("q", nodes_max=4),)), Stock(coming={"cpu": 2}))
     assert launched(found) == {"cpu": 1}
+
+
+def test_a_quota_can_leave_out_nodes_that_nobody_launched() -> None:
+    limits = Limits((Quota("workers", nodes_max=2, only_launched=True),))
+    assert launched(plan(pending(5), [CPU], limits)) == {"cpu": 2}
+    assert launched(plan(pending(5), [CPU], limits, Stock({"there": "cpu"}))) == {"cpu": 1}
 
 
 def test_the_maximum_price_counts_all_nodes_of_known_kinds() -> None:

@@ -99,6 +99,13 @@ def test_work_that_keeps_apart_from_itself_gets_one_node_each() -> None:
     assert launches(*asks) == {"small": 5}
 
 
+def test_work_that_must_be_near_pending_work_gets_a_node_that_holds_both() -> None:
+    near = Affinity(parse_selector("app=db"))
+    db = cpu("db", labels={"app": "db"})
+    found = plan(cluster(db, *(cpu(f"near-{n}", affinities=((near,),)) for n in range(6))), CATALOG)
+    assert (launched(found), found.unserved) == ({"large": 1}, ())
+
+
 def test_a_soft_label_launches_a_type_that_has_it_even_if_that_costs_more() -> None:
     prefers = (Preference(parse_selector("instance=8C16G")),)
     assert launches(cpu(prefers=prefers)) == {"large": 1}

@@ -36,6 +36,8 @@ from stead.operate.desk import Desk, Unanswered
 from stead.operate.snapshot import Snapshot
 from stead.service import metrics as module
 from stead.service.metrics import Metrics, Standing
+from stead.sim.desk import SimDesk
+from tests.autoscaled import CPU, GPU, report_scaling
 from tests.service.asking import Service
 from tests.serving import simulated
 
@@ -309,6 +311,7 @@ def expressions() -> dict[str, str]:
 class TestTheExamples:
     @pytest.mark.parametrize("place", expressions())
     def test_every_metric_and_label_of_them_exists(self, desk: Desk, place: str) -> None:
+        report_scaling(cast(SimDesk, desk), CPU, GPU)
         families, expression = of(desk), expressions()[place]
         names = set(re.findall(r"\b(?:stead_[a-z_]+|up)\b", expression)) - {"up"}
         assert names

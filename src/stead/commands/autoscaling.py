@@ -181,6 +181,7 @@ def _run(
 
     from stead.engine.explain.events import event_of
     from stead.operate.views import event_json
+    from stead.scaling.catalog import SETTLE_S
 
     def decided(decision: ScaleDecision, snapshot: Snapshot) -> None:
         titles = {id: node.title for id, node in snapshot.by_id.items()}
@@ -195,6 +196,7 @@ def _run(
     for place in file.unused:
         _warn(f"{place} has no effect here")
     if once:
+        time.sleep(SETTLE_S)
         loop.turn()
         return 0 if loop.wait(CALLS_S) else 1
     most = first_few((f"{each.name} {each.count_min} to {each.count_max}" for each in kinds), 10)
@@ -233,10 +235,12 @@ def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, f
     from stead.operate.plans import plan_json, plan_view
     from stead.planner.scaler import Scaler, Seen
     from stead.ray.remote_desk import remote_desk
+    from stead.scaling.catalog import SETTLE_S
 
+    time.sleep(SETTLE_S)
     desk = remote_desk()
     scaler = Scaler(kinds, replace(file.settings, settle_s=0.0), file.limits)
-    scaler.step(Seen(time.time(), desk.snapshot().engine, provider.list()))
+    scaler.step(Seen(time.time(), desk.snapshot().to_plan, provider.list()))
     assert scaler.plan is not None
     found = plan_view(scaler.plan, is_like=False)
     if form == "json":

@@ -66,7 +66,10 @@ def _node(name: str, text: str) -> Callable[[Command], Command]:
     "--add", multiple=True, metavar="NODE", help="Add a node: CPU=8,GPU=1 or {capacity: {CPU: 8}, labels: {...}}."
 )
 @_node("--add-like", "Add a node like this one.")
-@click.option("--count", type=click.IntRange(1, 100_000), help="Number of nodes for each --add and --add-like.")
+@click.option("--add-kind", multiple=True, metavar="KIND", help="Add a node of this kind of the autoscaler.")
+@click.option(
+    "--count", type=click.IntRange(1, 100_000), help="Number of nodes for each --add, --add-like and --add-kind."
+)
 @_node("--remove", "Remove this node.")
 @_node("--drain", "Stop scheduling new work on it.")
 @_node("--evict", "Stop scheduling new work on it, and evict running work.")
@@ -227,6 +230,7 @@ def _merged(paths: Sequence[str]) -> dict[str, list[Any]]:
 def _changes(
     add: Sequence[str],
     add_like: Sequence[str],
+    add_kind: Sequence[str],
     count: int | None,
     remove: Sequence[str],
     drain: Sequence[str],
@@ -237,16 +241,18 @@ def _changes(
     label: Sequence[tuple[str, str]],
 ) -> list[dict[str, Any]]:
     """The changes that the options describe."""
-    changes = [*_added(add, add_like, count), *_taints(taint), *_untaints(untaint), *_labels(label)]
+    changes = [*_added(add, add_like, add_kind, count), *_taints(taint), *_untaints(untaint), *_labels(label)]
     changes += [{verb: node} for verb, given in (("leave", remove), ("drain", drain)) for node in given]
     changes += [{"undrain": node} for node in uncordon]
     return changes + [{"drain": node, "evict": True} for node in evict]
 
 
-def _added(described: Sequence[str], like: Sequence[str], count: int | None) -> Iterator[dict[str, Any]]:
-    if count is not None and not described and not like:
-        raise click.UsageError("--count is the number of nodes to add; give --add or --add-like too")
-    wanted = [*map(_described, described), *({"like": node} for node in like)]
+def _added(
+    described: Sequence[str], like: Sequence[str], kinds: Sequence[str], count: int | None
+) -> Iterator[dict[str, Any]]:
+    if count is not None and not described and not like and not kinds:
+        raise click.UsageError("--count is the number of nodes to add; give --add, --add-like or --add-kind too")
+    wanted = [*map(_described, described), *({"like": node} for node in like), *({"kind": kind} for kind in kinds)]
     for number, fields in enumerate(wanted, start=1):
         if count is not None:
             fields.setdefault("count", count)

@@ -154,7 +154,7 @@ class Answering:
 
     def read(self, written: Any, snapshot: Snapshot) -> list[Fact]:
         """The changes and the work in a document; a cluster may read more forms of work."""
-        return read_changes(written, snapshot)
+        return read_changes(written, snapshot, self.scale)
 
     def as_carried_out(self, changes: Sequence[Fact], snapshot: Snapshot) -> Sequence[Fact]:
         """What changes of nodes do in this kind of cluster."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stead.engine.decisions import Verdict
 from stead.engine.explain import wording
 from stead.engine.facts import Fact
-from stead.errors import Invalid
+from stead.errors import Invalid, absent
 from stead.language.arguments import labels_of
 from stead.language.labels import EMPTY, Labels
 from stead.language.nodes import Node, NodeId, NodeTemplate
@@ -31,7 +31,7 @@ from stead.specs.values import flag, resources_in, some_text, taints_in, whole
 from stead.text import quoted
 
 if TYPE_CHECKING:
-    from stead.operate.scale import ScaleView
+    from stead.operate.scale import KindView, ScaleView
     from stead.operate.snapshot import Snapshot
 
 NEW_MAX = 1_000
@@ -207,19 +207,29 @@ def catalog_of(view: ScaleView, snapshot: Snapshot) -> Catalog:
     coming = Counter(each.kind for each in view.launches if each.state in COMING)
     counts = Counter(running.values()) + coming
     kinds = tuple(
-        NodeTemplate(
-            each.name,
-            Resources.of(each.resources),
-            Labels(each.labels),
-            taints_in(list(each.taints)),
-            each.count_min,
-            each.count_max if each.rests_until is None else min(each.count_max, counts[each.name]),
-            each.price,
-        )
+        _template(each, each.count_max if each.rests_until is None else min(each.count_max, counts[each.name]))
         for each in view.kinds
     )
     resting = {each.name: each.why for each in view.kinds if each.rests_until is not None}
     return Catalog(kinds, view.limits, Stock(running, coming), resting=resting)
+
+
+def _template(kind: KindView, count_max: int) -> NodeTemplate:
+    taints = taints_in(list(kind.taints))
+    capacity = Resources.of(kind.resources)
+    return NodeTemplate(kind.name, capacity, Labels(kind.labels), taints, kind.count_min, count_max, kind.price)
+
+
+def kind_called(name: str, view: ScaleView | None) -> NodeTemplate:
+    """The kind of the autoscaler with this name."""
+    if view is None:
+        raise Invalid(
+            "there is no autoscaler and so no kind; describe the node instead, for example capacity: {CPU: 8}"
+        )
+    kinds = {kind.name: kind for kind in view.kinds}
+    if name not in kinds:
+        raise Invalid(absent("kind", name, kinds, where=""))
+    return _template(kinds[name], kinds[name].count_max)
 
 
 def _in_group(snapshot: Snapshot, kinds: Container[str]) -> dict[NodeId, str]:
@@ -266,8 +276,8 @@ def _own_keys(node: Node) -> tuple[str, ...]:
 
 
 def plan_view(found: Plan, is_like: bool, resting: Mapping[str, str] = NOTHING_RESTS) -> PlanView:
-    """A plan as plain values. If `is_like`, its kinds have names of nodes. `resting` are kinds that are not launched now,
-    and why: they are no limit."""
+    """A plan as plain values. If `is_like`, its kinds have names of nodes. `resting` says why kinds are not launched
+    now: that is no limit of theirs."""
 
     def nodes(each: Launch) -> NewNodes:
         return NewNodes(
@@ -313,8 +323,8 @@ def _left(each: Unserved, resting: Mapping[str, str]) -> StillPending:
 
 
 def _reasons(verdict: Verdict) -> str:
-    """Why a single node does not take work: the reasons without the number of nodes, which is 1."""
-    return "; ".join(wording.refusal(each).removeprefix("1 ") for each in verdict.refusals if each.nodes)
+    """Why a single node does not take work: every reason, without the number of nodes, which is 1."""
+    return "; ".join(wording.refusal(replace(each, nodes=1)).removeprefix("1 ") for each in verdict.refusals)
 
 
 def plan_json(found: PlanView) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from stead.operate.known_fields import picked
 from stead.operate.plans import PlanView, limits_json, limits_of, plan_json, plan_of, plan_view
 from stead.operate.views import amounts
 from stead.planner.plans import NO_LIMITS, Limits
+from stead.planner.retiring import Consolidation, consolidation
 
 if TYPE_CHECKING:
-    from stead.planner.retiring import Consolidation
     from stead.planner.scaler import Scaler
 
 REPORT_S = 15.0
@@ -35,6 +35,13 @@ REPORT_S = 15.0
 
 SILENT_S = 4 * REPORT_S
 """After this time without a report, an autoscaler counts as silent."""
+
+
+PROPOSALS_S = 30.0
+"""The time between two computations of proposals."""
+
+PAUSE = 50
+"""After a long computation of proposals, the next one waits this many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,22 @@ def scale_view(
     price = round(sum(each.price for each in nodes), 9)
     moves = tuple(MoveView((each.node,), each.moves, each.saves) for each in proposals)
     return ScaleView(at, provider, kinds, launches, nodes, price, plan, moves, scaler.limits)
+
+
+class Proposing:
+    """Proposals to consolidate. They are computed again only from time to time: in a large cluster that takes long."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Consolidation, ...] = ()
+        self._again_at = 0.0
+
+    def proposals(self, scaler: Scaler, engine: Engine) -> tuple[Consolidation, ...]:
+        """The latest ones whose nodes still exist."""
+        began = time.monotonic()
+        if began >= self._again_at:
+            self._found = consolidation(engine, scaler.catalog, scaler.stock) if scaler.stock.running else ()
+            self._again_at = began + max(PROPOSALS_S, PAUSE * (time.monotonic() - began))
+        return tuple(each for each in self._found if each.node in engine.nodes)
 
 
 class Reports:

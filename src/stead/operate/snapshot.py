@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from stead.engine.engine import Engine
 from stead.engine.explain.explanations import Explanation
+from stead.engine.facts import AskEnded
 from stead.engine.timing.taint_times import TaintEnd
 from stead.errors import Invalid
 from stead.language.asks import Ask, Group
@@ -81,7 +82,8 @@ def every(fetch: Callable[[Query], Page[T]], query: Query = ALL) -> list[T]:
 
 class Snapshot:
     """`measured` is what is free by the cluster's own count, if it has one; otherwise the engine's count is used.
-    `started` holds the labels with which each node joined, if the cluster knows them.
+    `started` holds the labels with which each node joined, if the cluster knows them. `starting` is work that is
+    pending only because its process is being started: what it uses already counts as used on its node.
 
     A cluster passes `before` when it knows that since that snapshot no work came, went or moved, and no node joined,
     left or was resized: `known` is then the same.
@@ -99,8 +101,10 @@ class Snapshot:
         kind: str = "simulation",
         owners: Mapping[str, KnownOwner] | None = None,
         links: Mapping[str, str] | None = None,
+        starting: Sequence[str] = (),
         before: Snapshot | None = None,
     ) -> None:
+        self.starting = tuple(starting)
         self.engine, self.at, self.title, self.kind, self._links = engine, at, title, kind, links or {}
         self.rows: Rows = Rows(engine, known or {}, owners or {}) if before is None else before.rows
         self._started = started
@@ -114,11 +118,20 @@ class Snapshot:
         self._explained: dict[int, Explanation] = {}
         self._order = None if before is None else before._order_made
 
+    @cached_property
+    def to_plan(self) -> Engine:
+        """The engine without work that has its node already and only starts: it needs no new node."""
+        if not self.starting:
+            return self.engine
+        fork = self.engine.fork()
+        fork.apply(*map(AskEnded, self.starting))
+        return fork
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the inputs only: the receiver builds its own lists."""
         ends = [end for ends in self._ends.values() for end in ends]
         known = dict(self.rows.known)
-        beside = (self.title, self.kind, dict(self.rows.owners), self._links)
+        beside = (self.title, self.kind, dict(self.rows.owners), self._links, self.starting)
         return Snapshot, (self.engine, self.at, known, ends, self._started, self._measured, *beside)
 
     # -- nodes

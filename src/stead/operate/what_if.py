@@ -6,9 +6,9 @@ the changes cause. Evicted work loses its place and is placed again, as on a clu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stead.engine.decisions import Decision, Evicted, Refused
@@ -31,7 +31,9 @@ from stead.language.labels import Labels
 from stead.language.nodes import Node
 from stead.operate.applying import CHANGED, EVENT, FIELDS, SUGGESTED, VERBS, NodeEvent, node_changes
 from stead.operate.cancellation import still_wanted
+from stead.operate.plans import kind_called
 from stead.operate.rows import Shapes
+from stead.operate.scale import ScaleView
 from stead.operate.snapshot import Snapshot
 from stead.operate.suggested import suggested
 from stead.specs.documents import GROUP, JOINED, WORK, Reader, node_facts
@@ -96,8 +98,9 @@ class Difference:
 # -- changes as people write them
 
 
-def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
-    """``{changes: [{taint: gpu-1, taints: team=blue}, {join: {capacity: {CPU: 8}}}], work: [...]}`` as facts."""
+def read_changes(written: Any, snapshot: Snapshot, report: Callable[[], ScaleView | None] = lambda: None) -> list[Fact]:
+    """``{changes: [{taint: gpu-1, taints: team=blue}, {join: {capacity: {CPU: 8}}}], work: [...]}`` as facts. `report`
+    has the kinds of nodes of the autoscaler."""
     file = Section(written, "", FIELDS)
     reader = Reader(used=lambda id: id in snapshot.by_id or snapshot.rows.knows(id), most=QUESTION_MAX)
     facts: list[Fact] = []
@@ -114,7 +117,7 @@ def read_changes(written: Any, snapshot: Snapshot) -> list[Fact]:
             raise Misplaced(f"{section.path}: needs exactly one of {', '.join(TRIED)}, but has {given}")
         verb = verbs[0]
         if verb == "join":
-            facts += _joined(section, reader, snapshot)
+            facts += _joined(section, reader, snapshot, report)
             continue
         section = Section(section.fields, section.path, (verb, *VERBS[verb]))
         for item, path in section.each(verb):
@@ -140,15 +143,24 @@ def _check_size(count: int, place: str) -> None:
         raise Misplaced(f"{place}: a what-if may have at most {QUESTION_MAX:,} changes; give fewer")
 
 
-def _joined(section: Section, reader: Reader, snapshot: Snapshot) -> Iterable[Fact]:
-    """New nodes: described, or like an existing one."""
-    for joined in section.sections("join", (*JOINED, "like")):
+def _joined(
+    section: Section, reader: Reader, snapshot: Snapshot, report: Callable[[], ScaleView | None]
+) -> Iterable[Fact]:
+    """New nodes: described, like an existing one, or of a kind of the autoscaler."""
+    for joined in section.sections("join", (*JOINED, "like", "kind")):
         fields = dict(joined.fields)
         fields.setdefault("id", "new")
         if "like" in fields:
             with at(joined.place("like")):
                 like = snapshot.find(some_text(fields.pop("like")))
             yield from _like(snapshot, like, Section(fields, joined.path, ("id", "count")), reader)
+        elif "kind" in fields:
+            with at(joined.place("kind")):
+                template = kind_called(some_text(fields.pop("kind")), report())
+            fields = {"id": template.name, **joined.fields}
+            del fields["kind"]
+            for id in reader.names(Section(fields, joined.path, ("id", "count"))):
+                yield NodeJoined(replace(template.node(id), name=id))
         else:
             yield from reader.joined(Section(fields, joined.path, JOINED))
 

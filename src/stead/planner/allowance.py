@@ -82,7 +82,8 @@ class Allowance:
 
     def _left_of(self, quota: Quota, engine: Engine, stock: Stock) -> _Left:
         kinds = {name: kind.capacity for name, kind in self._kinds.items() if _counts(quota.labels, kind.node(""))}
-        capacities = [node.capacity for node in engine.nodes.values() if _counts(quota.labels, node)]
+        counted = [node for id, node in engine.nodes.items() if id in stock.running or not quota.only_launched]
+        capacities = [node.capacity for node in counted if _counts(quota.labels, node)]
         capacities += [kinds[name] for name, count in stock.coming.items() if name in kinds for _ in range(count)]
         limits = quota.resources_max or Resources()
         resources = {name: units - sum(each.get(name) for each in capacities) for name, units in limits.items()}

@@ -17,7 +17,7 @@ from stead.planner.trials import Trial, Trials
 STEPS_MAX = 1_000
 """The maximum number of steps."""
 
-COST_MAX = 40_000
+COST_MAX = 30_000
 """The maximum cost of all trials until no more step begins: some hundreds of trials of a few pieces of work."""
 
 
@@ -35,16 +35,21 @@ class _Step(NamedTuple):
         return self.gain / (self.nodes * (self.kind.price or 1.0)), -len(self.kind.capacity)
 
 
-def grow(trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[NodeTemplate]) -> Trial:
-    """The trial with more waves, until no more nodes of these kinds would serve anything."""
+def grow(
+    trials: Trials, trial: Trial, allowance: Allowance, kinds: Iterable[NodeTemplate], by_price: bool = True
+) -> Trial:
+    """The trial with more waves, until no more nodes of these kinds would serve anything. Without `by_price`, each wave
+    serves as much as possible whatever it costs: work that must be together may need a large node."""
     kinds, cost_max = tuple(kinds), trials.cost + COST_MAX
     for _ in range(STEPS_MAX):
         if not any(trial.pending) or trials.cost > cost_max:
             break
-        found = [step for kind in kinds if (step := _first_of_use(trials, trial, allowance, kind)) is not None]
+        steps = (_first_of_use(trials, trial, allowance, kind) for kind in kinds if trials.cost <= cost_max)
+        found = [step for step in steps if step is not None]
         if not found:
             break
-        trial = _as_many_as_pay(trials, trial, allowance, max(found, key=lambda step: step.worth)).trial
+        best = max(found, key=lambda step: step.worth if by_price else (step.gain, -step.nodes * step.kind.price))
+        trial = _as_many_as_pay(trials, trial, allowance, best).trial
     return trial
 
 

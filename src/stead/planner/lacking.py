@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from stead.language.asks import Ask, Group
 from stead.planner.allowance import Allowance
@@ -22,19 +22,19 @@ def unserved(trial: Trial, showroom: Showroom, allowance: Allowance) -> Iterator
         kind, verdict = showroom.nearest(asks)
         limit = ""
         if kind is not None and verdict is not None and verdict.candidates:
-            limit = _limit(showroom, asks, isinstance(first, Group), trial, allowance)
+            limit = limit_of(showroom, first, trial, allowance)
         for ids in alike:
             yield Unserved(tuple(ids), "" if kind is None else kind.name, verdict, limit)
 
 
-def _limit(showroom: Showroom, asks: Sequence[Ask], is_group: bool, trial: Trial, allowance: Allowance) -> str:
-    """The limit that is in the way of one more node (for a group: of one for each member) for one of these asks, if
-    possible of a kind that the plan launches; empty if a kind is not limited."""
-    needed = len(asks) if is_group else 1
+def limit_of(showroom: Showroom, item: Ask | Group, trial: Trial, allowance: Allowance) -> str:
+    """The limit that is in the way of one more node (for a group: of one for each member), if possible of a kind that
+    the plan launches; empty if a kind is not limited."""
+    asks = (item,) if isinstance(item, Ask) else item.alternatives[0]
     for ask in asks:
         rows = [row for tier in showroom.tiers(ask) for row in tier.kinds]
         rows.sort(key=lambda row: not trial.counts[showroom.catalog[row].name])
         found = [allowance.more(showroom.catalog[row], trial.counts) for row in rows]
-        if found and all(more < needed for more, _ in found):
+        if found and all(more < len(asks) for more, _ in found):
             return found[0][1]
     return ""

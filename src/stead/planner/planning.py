@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from stead.engine.engine import Engine
-from stead.language.asks import Ask, AskId
+from stead.language.asks import Ask, AskId, Group
 from stead.language.nodes import NodeTemplate
 from stead.planner.allowance import Allowance
 from stead.planner.demand import demand_of
 from stead.planner.growing import grow
 from stead.planner.improving import improved
-from stead.planner.lacking import unserved
+from stead.planner.lacking import limit_of, unserved
 from stead.planner.packing import Choice, Order, Packing, proposals
 from stead.planner.plans import NO_LIMITS, NO_STOCK, Launch, Limits, Plan, Stock
 from stead.planner.showroom import Showroom
@@ -30,8 +30,9 @@ PROPOSALS_MAX = 3
 IMPROVING_COST_MAX = 8_000
 """The maximum cost of all trials of a plan that only try to make it cheaper."""
 
-SMALL = 200
-"""Up to this much pending work, nodes are also found step by step if the proposals leave any of it pending."""
+GROWING_EFFORT_MAX = 2_000
+"""Up to this effort (`Trial.effort`), nodes for work that depends on other work are also found step by step from the
+beginning."""
 
 
 def plan(engine: Engine, catalog: Sequence[NodeTemplate], limits: Limits = NO_LIMITS, stock: Stock = NO_STOCK) -> Plan:
@@ -65,9 +66,11 @@ class _Planner:
             if best.counts != self._least and self._is_dear(counts):
                 break
             best = self._better(best, self._completed(self.trials.of(counts)))
-        if any(best.pending) and sum(best.pending) <= SMALL:
-            grown = grow(self.trials, self.trials.of(self._least), self.allowance, self._of_use(best))
-            best = self._better(best, self._in_one_wave(self._pruned(grown)))
+        least = self.trials.of(self._least)
+        for by_price in (True, False) if least.effort <= GROWING_EFFORT_MAX else ():
+            if self._of_use(best):
+                grown = grow(self.trials, least, self.allowance, self._of_use(least), by_price)
+                best = self._better(best, self._in_one_wave(self._pruned(grown)))
         best = self._better_than_alone(best, packing)
         if not self._least and not best.regret and best.price <= packing.least_price():
             return best
@@ -134,12 +137,15 @@ class _Planner:
                     yield from ((item.id, ranks) for item in items)
 
     def _of_use(self, trial: Trial) -> list[NodeTemplate]:
-        """The kinds that would take pending work, as far as it does not depend on other work."""
+        """The kinds that could serve work that is pending because of other work, and not because of a limit. Packing
+        knows little about such work, so steps may find more."""
         rows = set[int]()
         for items in trial.engine.pending:
             first = items[0]
-            for ask in (first,) if isinstance(first, Ask) else first.all_members:
-                rows.update(row for tier in self.showroom.tiers(ask) for row in tier.kinds)
+            asks = (first,) if isinstance(first, Ask) else first.all_members
+            is_tied = isinstance(first, Group) or self.showroom.depends_on_work(first)
+            if is_tied and not limit_of(self.showroom, first, trial, self.allowance):
+                rows.update(row for ask in asks for tier in self.showroom.tiers(ask) for row in tier.kinds)
         return [self.showroom.catalog[row] for row in sorted(rows)]
 
     def _pruned(self, trial: Trial) -> Trial:

@@ -26,7 +26,8 @@ class Quota:
         name: Its name.
         labels: The labels of the nodes that count; empty: all nodes.
         nodes_max: The maximum number of such nodes; None means no limit.
-        resources_max: The maximum of their resources together, for example 16 GPUs; others have no limit.
+        resources_max: The maximum of their resources together, for example 16 GPUs; others have no limit. (Zero is no
+            amount: for no GPUs at all, set the maximum of their kinds to 0.)
         only_launched: Whether only nodes of known kinds count (`Stock.running`), and not for example the head.
     """
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stead.engine.engine import Engine
-from stead.engine.facts import NodeLeft
+from stead.engine.facts import AskLost, NodeDrained, NodeLeft
 from stead.language.asks import AskId
 from stead.language.nodes import NodeId, NodeTemplate
 from stead.planner.plans import NO_STOCK, Stock
@@ -31,8 +31,8 @@ class Retirable:
 
 @dataclass(frozen=True, slots=True)
 class Consolidation:
-    """If this running work moved, the node could go, which would save its price. The moves are done in the order of the
-    proposals: each one counts on the ones before it."""
+    """If this running work moved, the node could go, which would save its price. Each proposal counts on those before
+    it."""
 
     node: NodeId
     kind: str
@@ -54,22 +54,18 @@ def retirable(
     """
     base = engine.fork()
     settle(base)
-    nodes, busy = engine.nodes, set(base.placed.values()) | {id for id, used in base.used.items() if used.pieces}
-    marked = {end.node: end for end in engine.taint_ends if end.owner or end.job}
-    spare = Counter(kind for id, kind in stock.running.items() if id in nodes)
-    spare.subtract({kind.name: kind.count_min for kind in catalog})
-    prices = {kind.name: kind.price for kind in catalog}
+    running, busy = {*engine.placed.values(), *engine.used}, {*base.placed.values(), *base.used}
+    spare, prices, nodes = _spare(engine, catalog, stock), {kind.name: kind.price for kind in catalog}, engine.nodes
     known = [id for id, kind in stock.running.items() if id in nodes and kind in prices]
-    order = {id: (not nodes[id].draining, -prices[stock.running[id]], place) for place, id in enumerate(known)}
+    owners = _owners(engine)
     chosen, kept = list[NodeId](), dict[NodeId, str]()
-    for id in sorted(known, key=order.__getitem__):
-        if id in busy:
-            kept[id] = (
-                "work runs on it" if id in set(engine.placed.values()) | set(engine.used) else "pending work fits it"
-            )
-        elif id in marked:
-            end = marked[id]
-            kept[id] = f"{end.owner or 'job ' + end.job} has set the taint {end.key}"
+    for id in sorted(known, key=lambda id: (not nodes[id].draining, -prices[stock.running[id]])):
+        if id in running:
+            kept[id] = "work runs on it"
+        elif id in busy:
+            kept[id] = "pending work fits it"
+        elif id in owners:
+            kept[id] = owners[id]
         elif candidates is not None and id not in candidates:
             kept[id] = "it is not asked for"
         elif spare[stock.running[id]] <= 0:
@@ -85,25 +81,78 @@ def retirable(
 def consolidation(
     engine: Engine, catalog: Sequence[NodeTemplate], stock: Stock = NO_STOCK, most: int = 10
 ) -> tuple[Consolidation, ...]:
-    """Moves of running work that would free at most so many nodes of known kinds: those first that save the most for
-    each piece that moves. Nodes with members of groups or unmanaged work are left alone."""
-    raise NotImplementedError
+    """Moves of running work that would free at most so many nodes of known kinds, in addition to idle nodes: those
+    first that save the most for each piece of work that moves.
+
+    Nodes with members of groups, unmanaged work, work that is ending or a taint with an owner are left alone. The moves
+    are what the engine decides if all these nodes are drained together and all their work is placed again.
+    """
+    base = engine.fork()
+    settle(base)
+    base.apply(*map(NodeLeft, retirable(base, catalog, stock).nodes))
+    settle(base)
+    spare, prices, nodes = _spare(base, catalog, stock), {kind.name: kind.price for kind in catalog}, base.nodes
+    work: dict[NodeId, list[AskId]] = {}
+    for id, node in base.placed.items():
+        work.setdefault(node, []).append(id)
+    members = {member.id for group in base.groups.values() for member in group.all_members}
+    alone = {node for node, ids in work.items() if not members.isdisjoint(ids)}
+    alone |= {*base.used, *base.ending.values(), *_owners(base)}
+    known = [id for id, kind in stock.running.items() if id in work and id not in alone and kind in prices]
+    order = {id: len(work[id]) / (prices[stock.running[id]] or 1.0) for id in known if not nodes[id].draining}
+    freed, then = list[NodeId](), base
+    for id in sorted(order, key=order.__getitem__)[:TRIES_MAX]:
+        if len(freed) < most and spare[stock.running[id]] > 0:
+            fork = base.fork()
+            fork.apply(*map(NodeDrained, (*freed, id)), *(AskLost(ask) for node in (*freed, id) for ask in work[node]))
+            settle(fork)
+            if _serves_as_much(fork, base):
+                freed.append(id)
+                spare[stock.running[id]] -= 1
+                then = fork
+    placed = then.placed
+    return tuple(
+        Consolidation(id, stock.running[id], tuple((ask, placed[ask]) for ask in work[id]), prices[stock.running[id]])
+        for id in freed
+    )
+
+
+def _spare(engine: Engine, catalog: Sequence[NodeTemplate], stock: Stock) -> Counter[str]:
+    """How many nodes of each kind there are beyond its minimum."""
+    spare = Counter(kind for id, kind in stock.running.items() if id in engine.nodes)
+    spare.subtract({kind.name: kind.count_min for kind in catalog})
+    return spare
+
+
+def _owners(engine: Engine) -> dict[NodeId, str]:
+    """The nodes with a taint that belongs to somebody, and to whom."""
+    return {
+        end.node: f"{end.owner or f'job {end.job}'} has set the taint {end.key}"
+        for end in engine.taint_ends
+        if end.owner or end.job
+    }
+
+
+def _serves_as_much(fork: Engine, base: Engine) -> bool:
+    """Whether all work that was placed is placed, and all pending work is placed or still pending."""
+    placed = fork.placed
+    lost = [id for id in base.waiting if id not in placed and id not in fork.groups and not fork.is_pending(id)]
+    return not lost and base.placed.keys() <= placed.keys() and set(fork.waiting) <= set(base.waiting)
 
 
 def _without(base: Engine, chosen: Sequence[NodeId]) -> list[NodeId]:
     """As many of these nodes as can leave without more pending work; `base` is settled."""
-    pending = set(base.waiting)
     fork = base.fork()
     fork.apply(*map(NodeLeft, chosen))
     settle(fork)
-    if set(fork.waiting) <= pending:
+    if _serves_as_much(fork, base):
         return list(chosen)
     gone, current = list[NodeId](), base
     for id in chosen[:TRIES_MAX]:
         fork = current.fork()
         fork.apply(NodeLeft(id))
         settle(fork)
-        if set(fork.waiting) <= pending:
+        if _serves_as_much(fork, base):
             gone.append(id)
             current = fork
     return gone

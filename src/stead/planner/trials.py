@@ -20,8 +20,9 @@ from stead.planner.plans import HYPOTHETICAL, Stock
 DECIDE_MAX = 1_000
 """The maximum number of calls of `Engine.decide` until a fork is settled."""
 
-TRIAL_COST = 100
-"""What a trial costs in addition to one for each pending piece of work and each new node."""
+FORK_COST, SHAPE_COST, PIECE_COST, NODE_COST = 100, 15, 1, 2
+"""What a trial costs: for the fork, for each shape of pending work, for each piece of it, and for each new node. One is
+about 10 microseconds on the machine that this was written on."""
 
 WAVES_FACTOR = 1.1
 """How much dearer several waves of nodes count than one."""
@@ -31,7 +32,7 @@ WAVES_FACTOR = 1.1
 class Trial:
     """New nodes have joined `engine`, one wave after the other; `waves` are the counts of each kind, and `new` says of
     which wave and kind each node is. `pending` is how much work stays pending, for each priority, highest first, and
-    `regret` how far new nodes are from what work prefers."""
+    `regret` how far new nodes are from what work prefers. `effort` is what it costs to decide about that work."""
 
     engine: Engine
     waves: tuple[Counter[str], ...]
@@ -39,6 +40,7 @@ class Trial:
     pending: tuple[int, ...]
     regret: int
     price: float
+    effort: int
 
     @property
     def counts(self) -> Counter[str]:
@@ -79,7 +81,7 @@ class Trials:
         """All work that needs no new node is placed."""
         priorities = {item.priority for items in engine.pending for item in items}
         self._priorities = sorted(priorities, reverse=True)
-        self.pending = self._pending_by_priority(base)
+        self.pending, self._effort = self._pending_of(base)
         self.preferred: dict[AskId, Mapping[str, int]] = {}
         """For work that prefers some kinds of nodes: how many better kinds there are than each kind."""
         self.cost = 0
@@ -87,7 +89,7 @@ class Trials:
 
     def of(self, *waves: Mapping[str, int]) -> Trial:
         """The trial with these new nodes."""
-        trial = Trial(self.base, (), {}, self.pending, 0, 0.0)
+        trial = Trial(self.base, (), {}, self.pending, 0, 0.0, self._effort)
         for wave in waves:
             trial = self.then(trial, wave) if any(wave.values()) else trial
         return trial
@@ -100,16 +102,16 @@ class Trials:
             new.update(dict.fromkeys(self._ids(name, self._had[name] + had[name], count), name))
         fork.apply(*(NodeJoined(self.kinds[name].node(id)) for id, name in new.items()))
         settle(fork)
-        self.cost += TRIAL_COST + sum(trial.pending) + len(new)
+        self.cost += FORK_COST + trial.effort + NODE_COST * len(new)
         number = len(trial.waves)
         price = trial.price + sum(count * self.kinds[name].price for name, count in more.items())
         all_new = {**trial.new, **{id: (number, name) for id, name in new.items()}}
-        regret = self._regret(fork, all_new)
-        return Trial(fork, (*trial.waves, more), all_new, self._pending_by_priority(fork), regret, price)
+        regret, (pending, effort) = self._regret(fork, all_new), self._pending_of(fork)
+        return Trial(fork, (*trial.waves, more), all_new, pending, regret, price, effort)
 
     def cost_of(self, counts: Mapping[str, int]) -> int:
         """What the trial with these new nodes in one wave would cost."""
-        return TRIAL_COST + sum(self.pending) + sum(counts.values())
+        return FORK_COST + self._effort + NODE_COST * sum(counts.values())
 
     def _regret(self, engine: Engine, new: Mapping[NodeId, tuple[int, str]]) -> int:
         placed = engine.placed if self.preferred else {}
@@ -119,15 +121,17 @@ class Trials:
     def _ids(self, name: str, had: int, count: int) -> list[NodeId]:
         return [f"{HYPOTHETICAL}/{name}/{number + 1}" for number in range(had, had + count)]
 
-    def _pending_by_priority(self, engine: Engine) -> tuple[int, ...]:
-        found: Counter[int] = Counter()
-        for items in engine.pending:
+    def _pending_of(self, engine: Engine) -> tuple[tuple[int, ...], int]:
+        """How much is pending, for each priority, and what it costs to decide about it."""
+        found, alike = Counter[int](), engine.pending
+        for items in alike:
             if isinstance(items[0], Ask):
                 found.update(item.priority for item in items)
             else:
                 for item in items:
                     found[item.priority] += len(lacking(engine, item))
-        return tuple(found[priority] for priority in self._priorities)
+        effort = SHAPE_COST * len(alike) + PIECE_COST * sum(found.values())
+        return tuple(found[priority] for priority in self._priorities), effort
 
 
 def settle(engine: Engine) -> None:

@@ -30,7 +30,7 @@ from stead.language.labels import Labels
 from stead.operate.audit import Author
 from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import Carried, Changes
-from stead.operate.scale import REPORT_S, ScaleView, scale_view
+from stead.operate.scale import REPORT_S, Proposing, ScaleView, scale_view
 from stead.operate.snapshot import Snapshot
 from stead.planner.instances import Instance, InstanceState, LaunchFailed
 from stead.planner.scaler import RETIRING, Scaler, Seen
@@ -106,11 +106,13 @@ class Autoscaler:
         self._instances: dict[LaunchId, Instance] = {}
         self._missed: dict[LaunchId, int] = {}  # for how many lists an instance was missing
         self._to_launch: deque[NodeRequested] = deque()
-        self._late: set[LaunchId] = set()  # launches that were reported as failed because the provider did not answer
+        self._under_way: dict[LaunchId, str] = {}  # the kind of each launch for which the provider has not answered
+        self._late: set[LaunchId] = set()  # those of them that were reported as failed for that
         self._failures: list[LaunchFailed] = []
         self._changes: dict[str, NodeChange] = {}  # of nodes, to be made
         self._endings: dict[LaunchId, Ending] = {}
         self._unreported: list[ScaleDecision] = []
+        self._proposing = Proposing()
         self._reported, self._last_state = -REPORT_S, None  # type: float, object
 
     def run(self, stop: threading.Event, turn_s: float = TURN_S) -> None:
@@ -127,7 +129,7 @@ class Autoscaler:
         if snapshot is None or not self._listed():
             return []
         self._take_results()
-        seen = Seen(self._clock(), snapshot.engine, tuple(self._instances.values()), tuple(self._failures))
+        seen = Seen(self._clock(), snapshot.to_plan, tuple(self._instances.values()), tuple(self._failures))
         self._failures.clear()
         decisions = self.scaler.step(seen)
         for decision in decisions:
@@ -209,9 +211,11 @@ class Autoscaler:
                 self._failures.append(LaunchFailed(key[1], why))
 
     def _take_launch(self, id: LaunchId, outcome: Outcome) -> None:
-        was_late = id in self._late
+        was_late, kind = id in self._late, self._under_way.pop(id, "")
         self._late.discard(id)
-        if outcome.error is not None and not was_late:
+        if outcome.error is None and was_late:  # it was given up meanwhile
+            self._endings[id] = Ending(self._instances.get(id, Instance(id, kind, InstanceState.STARTING)))
+        elif outcome.error is not None and not was_late:
             is_stock_out = isinstance(outcome.error, OutOfStock)
             why = sentence(outcome.error) or type(outcome.error).__name__
             self._failures.append(LaunchFailed(id, why, is_stock_out))
@@ -252,6 +256,7 @@ class Autoscaler:
             if not self._calls.start(("launch", wanted.launch), self.provider.launch, wanted.launch, wanted.template):
                 self._trouble("calls", f"{self.provider.title} answers too slowly, so launches wait")
                 return
+            self._under_way[wanted.launch] = wanted.template.name
             self._to_launch.popleft()
         self._works("calls")
 
@@ -270,7 +275,8 @@ class Autoscaler:
         if not self._unreported and now < self._reported + REPORT_S and state == self._last_state:
             return
         try:
-            view = scale_view(scaler, snapshot.engine, self.provider.title, now)
+            proposals = self._proposing.proposals(scaler, snapshot.engine)
+            view = scale_view(scaler, snapshot.engine, self.provider.title, now, proposals=proposals)
             self.desk.report_scale(view, tuple(self._unreported))
         except Exception as error:
             self._trouble("report", f"the cluster does not take reports: {sentence(error)}")

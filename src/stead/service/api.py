@@ -73,8 +73,16 @@ Spec = Annotated[dict[str, Any], Body(examples=[{"work": [{"id": "train", "resou
 Kinds = Annotated[
     dict[str, Any],
     Body(
-        examples=[{"nodes": [{"id": "gpu", "capacity": {"CPU": 8, "GPU": 2}, "max": 10, "price": 2.5}]}],
-        description="The kinds of nodes to choose from; empty for those that the cluster has.",
+        examples=[
+            {
+                "nodes": [{"id": "gpu", "capacity": {"CPU": 8, "GPU": 2}, "max": 10, "price": 2.5}],
+                "quotas": [{"name": "gpus", "resources": {"GPU": 16}}],
+                "price_max": 20,
+                "work": [{"id": "train", "count": 4, "resources": {"GPU": 1}}],
+            }
+        ],
+        description="The kinds of nodes to choose from, and limits; without nodes, those of the autoscaler or cluster. "
+        "Also more work and groups, which are not submitted.",
     ),
 ]
 Question = Annotated[

@@ -38,7 +38,7 @@ from stead.operate.audit import Audit
 from stead.operate.changes import Absent, NodeChange
 from stead.operate.desk import LocalDesk
 from stead.operate.history import Replayed, replay_decision
-from stead.operate.scale import ScaleView, scale_view
+from stead.operate.scale import Proposing, ScaleView, scale_view
 from stead.operate.snapshot import Known, Snapshot
 from stead.sim.cluster import SimCluster, autoscaler_of, play
 from stead.sim.scenario import Scenario
@@ -68,6 +68,7 @@ class SimDesk(LocalDesk):
         self._journal = Journal.open(self._journal_path, scenario.settings)
         self._controller = Controller(self._cluster, Engine(scenario.settings, solver.found()), self._journal)
         self._autoscaler = autoscaler_of(scenario, self._cluster, self._controller)
+        self._proposing = Proposing()
         self._snapshot: Snapshot | None = None
         self._latest: Snapshot | None = None  # may be out of date
         self._known: dict[str, Known] = {}
@@ -98,7 +99,9 @@ class SimDesk(LocalDesk):
             with suppress(Unwritable):
                 self._catch_up()
             found = self._autoscaler
-            view = scale_view(found.scaler, self._controller.engine, found.title, self.now(), self._began)
+            engine = self._controller.engine
+            proposals = self._proposing.proposals(found.scaler, engine)
+            view = scale_view(found.scaler, engine, found.title, self.now(), self._began, proposals)
             return replace(view, tallied=found.tallied)
 
     def _catch_up(self) -> None:

@@ -50,7 +50,7 @@ from stead.ray.submit.messages import Recalled
 from stead.ray.wire.folders import private
 from stead.ray.wire.gcs import ControlStore, TaskRow
 from stead.ray.wire.own_names import PREFIX, SLOT, TICKET, is_own_actor, is_own_group
-from stead.ray.wire.tables import ActorRow
+from stead.ray.wire.tables import SHAPES_LISTED_MAX, ActorRow
 
 FRESH_S = 0.5
 """How long a snapshot is used. A change creates a new one at once."""
@@ -247,6 +247,7 @@ class RayDesk(LocalDesk):
                 kind="ray",
                 owners={id: known for id, known in jobs.items() if id in owners},
                 links=links,
+                starting=everything.starting,
             )
 
     def _jobs(self) -> tuple[Mapping[str, KnownOwner], Mapping[str, str]]:
@@ -299,6 +300,7 @@ class Everything:
         self._work, placing = work, work.placing
         self.status = work.tables.status()
         self.known: dict[str, Known] = {}
+        self.starting: list[str] = []
         self._facts: list[Fact] = []
         self._mine = {node: list(amounts) for node, amounts in placing.mine(self.status, slots=False).items()}
         self._lives = placing.ticketed.lives
@@ -331,12 +333,14 @@ class Everything:
             if row.id in self._lives:
                 continue
             self._facts.append(AskEnded(row.id))  # replaces what the engine knows from work that names it
-            ask = self._work.ask_of(row)
+            ask, kind = self._work.ask_of(row), _kind_of(row.resources)
             if row.state == "ALIVE":
                 self._runs(ask, row.node_id)
             else:
                 self._facts.append(AskSubmitted(ask))
-                self._taken[_kind_of(row.resources)] += 1
+                if self._left(kind) <= 0 and len(self._demands) < SHAPES_LISTED_MAX:
+                    self.starting.append(row.id)  # it has a node, and its process starts
+                self._taken[kind] += 1
 
     def _tasks(self, listed: Listed) -> None:
         """Running tasks, and as many pending ones as the scheduler counts: its count is always up to date."""

@@ -8,6 +8,7 @@ satisfy, and where the file is. A cluster without such a file has no node types 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -96,7 +97,7 @@ def read_node_types(text: str) -> NodeTypes:
     """
     written = load_yaml(text)
     file = cluster_of(written)
-    types: Mapping[str, Mapping[str, Any]] = written["available_node_types"]
+    types: Mapping[str, Mapping[str, Any]] = written.get("available_node_types") or {}
     known = {
         name: Known(dict(fields.get("resources") or {}), dict(fields.get("labels") or {}))
         for name, fields in types.items()
@@ -177,7 +178,8 @@ class NodeTypesFile:
 
     def _types(self, text: str) -> NodeTypes | None:
         try:
-            return read_node_types(text)
+            found = read_node_types(text)
+            return found if found.catalog else None
         except Invalid as error:
             self._report(f"{self._path} is not used to choose node types, so Ray chooses them: {error}")
             return None
@@ -194,9 +196,11 @@ def config_of(processes: Iterable[tuple[Path, Sequence[str]]], logs: str) -> Pat
 
 
 def processes() -> Iterable[tuple[Path, list[str]]]:
-    """The working directories and command lines of all processes of this machine that may be read."""
+    """The working directories and command lines of this user's processes on this machine."""
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
+            if place.stat().st_uid != os.getuid():
+                continue
             command = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if command[0]:
                 yield (place / "cwd").resolve(), command

@@ -54,7 +54,8 @@ def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str], k
         if id in status.nodes
     )
     price = sum(each.price for each in nodes)
-    return ScaleView(planned.at, PROVIDER, kinds, launches, nodes, price, plan_view(planned.plan, is_like=False))
+    plan = plan_view(planned.plan, is_like=False)
+    return ScaleView(planned.at, PROVIDER, kinds, launches, nodes, price, plan, limits=planned.types.limits)
 
 
 def _node(row: NodeRow, template: NodeTemplate, title: str, at: float, kept: str) -> ScaledNodeView:

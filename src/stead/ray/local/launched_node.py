@@ -28,7 +28,10 @@ STARTS_MAX = 3
 NODE_ID = "RAY_OVERRIDE_NODE_ID_FOR_TESTING"
 """Ray reads the id of a node that starts from here, so that the record has it before the node exists."""
 
-START = "import sys; from stead.ray.local.launched_node import start; start(sys.argv[1], sys.argv[2])"
+START = (
+    "import os, sys; os.fork() and os._exit(0); "  # so that nobody has to wait for its end
+    "from stead.ray.local.launched_node import start; start(sys.argv[1], sys.argv[2])"
+)
 KEEP = "import sys; from stead.ray.local.launched_node import keep; keep(*sys.argv[1:])"
 
 

@@ -133,7 +133,7 @@ class RayletProvider:
 
     def _start(self, folder: Path, lock: int) -> None:
         with (folder / LOG).open("w") as log:
-            subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-c", START, str(folder), str(lock)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -142,6 +142,7 @@ class RayletProvider:
                 cwd="/",
                 pass_fds=[lock],
                 start_new_session=True,  # it outlives this process, and gets no Ctrl-C
+                check=False,
             )
 
     def _record(self, id: str, template: NodeTemplate) -> dict[str, Any]:
