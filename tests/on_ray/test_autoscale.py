@@ -206,6 +206,7 @@ def test_work_gets_its_node_although_something_is_killed_during_the_launch(what:
     actor = Resident.options(scheduling_strategy=zone("b")).remote()
     with autoscaler(words) as first:
         launching = next(decided(first, "launching"))["subject"]
+        wait_for(lambda: [each.launch for each in provider.list()] == [launching], SOON_S, "the provider has it")
         if what == "the node":
             os.kill(wait_for(lambda: processes(provider).get(launching, 0), SOON_S, "the process"), signal.SIGKILL)
             assert "its process ended" in next(decided(first, "not-launched"))["text"]

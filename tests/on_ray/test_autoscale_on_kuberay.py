@@ -115,7 +115,7 @@ def autoscaler(words: list[str]) -> Iterator[None]:
         yield
     finally:
         process.kill()
-        print(process.communicate()[0])
+        sys.stdout.write(process.communicate()[0])
 
 
 def alive() -> int:

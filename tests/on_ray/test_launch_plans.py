@@ -105,6 +105,11 @@ class TestWhichTypes:
         (unserved,) = world.plans.latest.plan.unserved
         assert unserved.nearest and len(unserved.ids) == 3
 
+    def test_without_pending_work_nothing_is_planned(self) -> None:
+        world = World()
+        world.plans = LaunchPlans(lambda: world.now, lambda *_: pytest.fail("planned"))
+        assert not world.wanted()
+
 
 class TestNothingIsRequestedTwice:
     @pytest.mark.parametrize("table", ["requested", "starting"])
@@ -226,7 +231,7 @@ def test_the_mirror_requests_the_types_of_the_plan() -> None:
     world, notes = World(), Notes()
     mirror = Mirror(notes, lambda: True, TYPES, world.plans)
     for _ in range(2):
-        mirror.update(world.status, lambda: world.engine, [(cpu(), 5)])
+        mirror.update(world.status, world.engine, [(cpu(), 5)])
     assert Counter(notes.told) == {TYPES.demands["big"]: 1, TYPES.demands["small"]: 1}
     assert notes.but == ["head"]
     mirror.clear()
@@ -299,3 +304,5 @@ class TestKeptNodes:
         world.engine.apply(NodeDrained("owned"))
         kept.update(world.status, world.engine)
         assert held.held == {"of a job"}
+        kept.clear()
+        assert not held.held and not kept.why

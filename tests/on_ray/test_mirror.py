@@ -70,9 +70,9 @@ def told(engine: Engine, *pending: tuple[Ask, int], has_autoscaler: bool = True)
     """The requests after the second update; the first one makes the nodes known."""
     notes = Notes()
     mirror = Mirror(notes, lambda: has_autoscaler)
-    mirror.update(status_of(engine), lambda: engine, pending)
+    mirror.update(status_of(engine), engine, pending)
     assert not notes.told
-    mirror.update(status_of(engine), lambda: engine, pending)
+    mirror.update(status_of(engine), engine, pending)
     return notes
 
 
@@ -150,7 +150,7 @@ class TestOverTime:
 
     @staticmethod
     def look(mirror: Mirror, engine: Engine, count: int) -> None:
-        mirror.update(status_of(engine), lambda: engine, [(asking(), count)] if count else [])
+        mirror.update(status_of(engine), engine, [(asking(), count)] if count else [])
 
     def test_requests_are_removed_when_nothing_is_pending_any_more(self, mirror: Mirror, notes: Notes) -> None:
         self.look(mirror, TAINTED, 1)
@@ -167,6 +167,13 @@ class TestOverTime:
         self.look(mirror, nodes, 1)
         assert notes.told == [CPU]
         assert notes.but == ["head", "new"]
+
+    def test_while_ray_lists_a_node_that_the_engine_does_not_know_yet_the_requests_stand(
+        self, mirror: Mirror, notes: Notes
+    ) -> None:
+        listed = status_of(cluster(("head", "tainted"), ("new", "")))
+        mirror.update(listed, TAINTED, [(asking(), 2)])
+        assert notes.told == [CPU, CPU]
 
     def test_a_node_that_leaves_does_not_change_the_requests(self, mirror: Mirror, notes: Notes) -> None:
         self.look(mirror, cluster(("head", "tainted"), ("old", "busy")), 2)

@@ -116,6 +116,31 @@ class TestFinding:
         path.unlink()
         assert file.types() is None
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "[]",
+            "text",
+            "{",
+            "provider: {type: kuberay}",
+            "available_node_types: []",
+            "{provider: {type: aws}, available_node_types: {cpu: null}}",
+            "{provider: {type: aws}, available_node_types: {cpu: {resources: [CPU]}}}",
+            "{provider: {type: aws}, available_node_types: {cpu: {resources: {CPU: 1}, labels: [a]}}}",
+            "{provider: {type: aws}, available_node_types: {1: {resources: {CPU: 1}}}}",
+            "{provider: {type: aws}, available_node_types: {cpu: {resources: {CPU: 1}}}, metadata: [stead]}",
+            "{provider: {type: aws}, available_node_types: {cpu: {resources: {CPU: 1}}}, metadata: {stead: [1]}}",
+        ],
+    )
+    def test_a_file_that_stead_cannot_use_stops_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        path = tmp_path / "cluster.yaml"
+        path.write_text(text)
+        monkeypatch.setattr("stead.ray.control.node_types.processes", lambda: [self.monitor(self.LOGS, str(path))])
+        assert NodeTypesFile(self.LOGS, lambda _: None).types() is None
+
 
 class TestDemands:
     """Ray's planner launches exactly the nodes that are requested."""

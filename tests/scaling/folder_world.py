@@ -64,9 +64,13 @@ class FolderWorld:
                 self._note("ended", instance.launch)
         self.reached("retire: ended")
 
+    def _stored(self) -> Sequence[Path]:
+        """The files of all instances, without those that a kill left unfinished."""
+        return sorted(path for path in self.instances.iterdir() if path.suffix != ".new")
+
     def list(self) -> Sequence[Instance]:
         self.reached("list")
-        found = [(path.name, _read(path)) for path in sorted(self.instances.iterdir()) if path.suffix != ".new"]
+        found = [(path.name, _read(path)) for path in self._stored()]
         return [Instance(id, KIND.name, InstanceState.RUNNING, read["since"], f"node-{id}") for id, read in found]
 
     def _note(self, what: str, id: str) -> None:
@@ -85,7 +89,7 @@ class FolderWorld:
         engine = Engine()
         engine.apply(ClockAdvanced(time.time()), NodeJoined(Node.of("head", {"CPU": 1})))
         engine.apply(NodeUsed("head", Resources.of(CPU=1), 1))
-        for path in sorted(self.instances.iterdir()):
+        for path in self._stored():
             node = KIND.node(f"node-{path.name}")
             state = _read(self.folder / f"{node.id}.json")
             drained, labels = state.get("draining", False), node.labels.changed(state.get("labels", {}))
@@ -118,13 +122,13 @@ class FolderWorld:
         while time.monotonic() < until:
             loop.turn()
             loop.wait(seconds)
-            count = len(list(self.instances.iterdir()))
+            count = len(self._stored())
             if not done.exists() and count == PIECES and not self.snapshot().engine.waiting:
                 done.touch()
             if done.exists() and not count:
                 return
             pause.wait(0.01)
-        raise TimeoutError(f"after {seconds} s, {sorted(self.instances.iterdir())} are left")
+        raise TimeoutError(f"after {seconds} s, {self._stored()} are left")
 
 
 class KilledAt:

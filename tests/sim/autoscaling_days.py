@@ -134,35 +134,27 @@ class Watched:
             if id not in gpus or not any(first < begin + length and begin < last + HOUR for first, last in bad)
         )
 
-    def demand(self) -> tuple[list[float], list[float]]:
-        """How many CPUs the work needs over time if it ran at once: times, and the amount from then on."""
-        changes: dict[float, float] = defaultdict(float)
+    def demand(self, resource: str = "CPU") -> tuple[list[float], list[float]]:
+        """How much the work needs over time if it ran at once: times, and the amount from then on."""
+        changes: dict[float, float] = defaultdict(float, {0.0: 0.0})
         for moment, fact in self.submitted:
-            cpus = fact.ask.choices[0].resources.get("CPU", 0) / UNIT
-            changes[moment] += cpus
-            changes[moment + self.scenario.durations[fact.ask.id]] -= cpus
+            amount = fact.ask.choices[0].resources.get(resource, 0) / UNIT
+            changes[moment] += amount
+            changes[moment + self.scenario.durations[fact.ask.id]] -= amount
         times = sorted(changes)
         return times, list(accumulate(changes[at] for at in times))
 
     def least_cost(self) -> float:
         """A lower bound for the cost of any fleet that runs all work as soon as it is submitted: it knows the future,
-        launches at once, never loses a node, rents parts of nodes, and always pays the lowest price of the kinds that
-        fit. Only the nodes of the minimum are whole."""
+        launches at once, pays by the second, never loses a node, moves work as it likes to fill nodes, and always pays
+        the lowest price of the kinds that fit."""
         assert self.scenario.scaling is not None
         kinds = {kind.name: kind for kind in self.scenario.scaling.catalog}
-        times, amounts = self.demand()
-        minimum = kinds["normal"].count_min
-        free = 8.0 * minimum
-        beyond = sum(
-            max(0.0, amount - free) * (end - begin)
-            for begin, end, amount in zip(times, times[1:], amounts, strict=False)
-        )
-        gpus = sum(
-            fact.ask.choices[0].resources.get("GPU", 0) / UNIT * self.scenario.durations[fact.ask.id]
-            for _, fact in self.submitted
-        )
-        always = minimum * kinds["normal"].price * times[-1]
-        return (beyond * kinds["spot"].price / 8 + gpus * kinds["gpu"].price / 4 + always) / HOUR
+        normal, (times, amounts) = kinds["normal"], self.demand()
+        always = normal.count_min * normal.price * times[-1]
+        spot = _node_seconds(times, [amount - 8 * normal.count_min for amount in amounts], 8)
+        gpus = _node_seconds(*self.demand("GPU"), 4)
+        return (always + spot * kinds["spot"].price + gpus * kinds["gpu"].price) / HOUR
 
     def growth(self, begin: float, end: float) -> float:
         """By how many CPUs the demand grew at most in this time, from its lowest point before."""
@@ -188,6 +180,12 @@ class Watched:
                 setbacks = sum(begin - SETTINGS.join_s <= at <= end for at in self.setbacks)
                 worst = max(worst, count - setbacks - math.ceil(self.growth(begin - 60, end) / 8))
         return worst
+
+
+def _node_seconds(times: list[float], amounts: list[float], each: float) -> float:
+    """How long the fewest whole nodes for these amounts run together."""
+    spans = zip(times, times[1:], amounts, strict=False)
+    return sum(max(0, math.ceil(round(amount / each, 6))) * (end - begin) for begin, end, amount in spans)
 
 
 def watch(scenario: Scenario, seed: int) -> Watched:

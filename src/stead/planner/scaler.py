@@ -14,7 +14,7 @@ from math import inf
 
 from stead.engine.engine import Engine
 from stead.engine.facts import NodeDrained, NodeJoined, NodeLabelled
-from stead.engine.scaling.decisions import LaunchId, NodeRequested, ScaleDecision
+from stead.engine.scaling.decisions import LaunchEnded, LaunchId, NodeLost, NodeRequested, ScaleDecision
 from stead.language.asks import AskId, Group
 from stead.language.nodes import NodeTemplate
 from stead.planner.idle_nodes import RETIRING as RETIRING
@@ -73,6 +73,9 @@ class Seen:
 
 MINUTE_S = 60.0
 
+STARTS_SETTLES = 3
+"""How many times `settle_s` work may take to start where it had room, before a node is launched for it."""
+
 
 class Scaler:
     """Decides which nodes to launch and retire, one `step` at a time.
@@ -108,7 +111,9 @@ class Scaler:
         self._launches = Launches(self._kinds, settings.join_s, self._resting)
         self._new_id, self._made = new_id, 0
         self._pending: dict[str, float] = {}  # pending work, and since when
-        self._unserved: dict[str, float] = {}  # pending work that has no node even when those that come have joined
+        self._unserved: dict[str, float] = {}  # pending work without room, also when what comes has joined: until when
+        self._had_room: frozenset[str] = frozenset()  # pending work that had room in the latest step
+        self._wrong: set[LaunchId] = set()  # launches whose node is not what was requested
         self._planned = -inf  # when the latest plan was made
         self._state: object = None  # what plans depend on, as of the latest step
         self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
@@ -130,6 +135,7 @@ class Scaler:
         )
         expected, cancelled = idle.take_back(self._expected(seen.engine))
         decisions += cancelled
+        self._note_unserved(seen.engine, expected, decisions)
         decisions += self._requested(expected)
         decisions += idle.retire(self._joined(expected), self._unplanned(expected), self._resting)
         self.standing = idle.standing
@@ -162,7 +168,6 @@ class Scaler:
     def _requested(self, expected: Engine) -> list[ScaleDecision]:
         """Launches for the minimum of each kind, and for work that has been pending long enough."""
         self._pending = {id: self._pending.get(id, self._now) for id in expected.waiting}
-        self._unserved = {id: self._unserved.get(id, self._now) for id in self._joined(expected).waiting}
         found = self._new_plan(expected)
         decisions: list[ScaleDecision] = []
         for new in found.launches if found is not None else ():
@@ -178,6 +183,18 @@ class Scaler:
                 self._launches.request(id, template.name, self._now)
                 decisions.append(NodeRequested(id, template, served + (number < more)))
         return decisions
+
+    def _note_unserved(self, engine: Engine, expected: Engine, decided: Sequence[ScaleDecision]) -> None:
+        """How long to wait for each piece of work without room. Work that had room a moment ago is probably starting
+        there: some clusters show its node as in use for seconds while they still list it as pending."""
+        wrong = {launch.id for launch in self._launches if launch.wrong}
+        if wrong - self._wrong or any(isinstance(decision, LaunchEnded | NodeLost) for decision in decided):
+            self._had_room = frozenset()  # the room is gone
+        self._wrong = wrong
+        waiting = self._joined(expected).waiting
+        once, longer = self._now + self.settings.settle_s, self._now + STARTS_SETTLES * self.settings.settle_s
+        self._unserved = {id: self._unserved.get(id, longer if id in self._had_room else once) for id in waiting}
+        self._had_room = frozenset(engine.waiting) - self._unserved.keys()
 
     def _hold_back(self, new: Launch) -> None:
         """Launch this later; plan again then."""
@@ -258,14 +275,13 @@ class Scaler:
         return fork, catalog, self.limits, Stock(running, stock.coming)
 
     def _has_settled(self, new: Launch, engine: Engine) -> bool:
-        """Whether it is for the minimum, or serves work that has had no node for long enough. When a node has just
-        joined, some clusters still list the work that has started there as pending."""
+        """Whether it is for the minimum, or serves work that has had no room for long enough."""
         served = set(new.serves)
-        late = [id for id, since in self._unserved.items() if self._now < since + self.settings.settle_s]
+        late = [id for id, until in self._unserved.items() if self._now < until]
         for id in late:
             served -= _asks_of(engine, id)
         if new.serves and not served:
-            self._due.append(min(self._unserved[id] for id in late) + self.settings.settle_s)
+            self._due.append(min(self._unserved[id] for id in late))
             return False
         return True
 

@@ -58,7 +58,7 @@ class World:
     def pods_of_launches(self) -> dict[str, str]:
         """The pod of each launch that has one."""
         records = json.loads(self.cluster["metadata"].get("annotations", {}).get(LAUNCHES, "{}"))
-        return {id: record["pod"] for id, record in records.items() if "pod" in record}
+        return {id: record["pod"] for id, record in records.items() if "pod" in record and "at" in record}
 
     def launch(self, id: str, kind: str = "gpu") -> None:
         self.change(lambda workers: workers.launch(id, kind))
@@ -371,7 +371,7 @@ def test_an_annotation_that_stead_has_not_written_is_refused(written: str) -> No
 
 
 def test_a_ray_cluster_has_at_most_as_many_nodes_as_its_annotation_can_name() -> None:
-    records = {f"launch-{number}": {"group": "gpu", "pod": f"pod-{number}"} for number in range(4_500)}
+    records = {f"launch-{number}": {"group": "gpu", "at": 1.5, "pod": f"pod-{number}"} for number in range(4_500)}
     cluster = ray_cluster(group(most=10_000, replicas=4_500))
     cluster["metadata"]["annotations"] = {LAUNCHES: json.dumps(records, separators=(",", ":"))}
     pods = [
@@ -381,3 +381,18 @@ def test_a_ray_cluster_has_at_most_as_many_nodes_as_its_annotation_can_name() ->
     assert len(cluster["metadata"]["annotations"][LAUNCHES]) > LAUNCHES_BYTES_MAX
     with pytest.raises(Unlaunched, match="has no room for one more; add a worker group with larger nodes"):
         Workers(cluster, pods, NOW).launch("one-more", "gpu")
+
+
+def test_a_cluster_of_thousands_of_workers_that_nobody_launched_can_be_scaled() -> None:
+    """Their records are short."""
+    pods = [
+        {"metadata": {"name": f"vision-gpu-worker-{number:05}", "labels": {"ray.io/group": "gpu"}}}
+        for number in range(3_000)
+    ]
+    workers = Workers(ray_cluster(group(most=10_000, replicas=3_000)), pods, NOW)
+    workers.launch("one-more", "gpu")
+    (annotation,) = [each["value"][LAUNCHES] for each in workers.patch() if each["path"] == "/metadata/annotations"]
+    assert len(annotation) < LAUNCHES_BYTES_MAX
+    cluster = ray_cluster(group(most=10_000, replicas=3_001))
+    cluster["metadata"]["annotations"] = {LAUNCHES: annotation}
+    assert Workers(cluster, pods, NOW).patch() == []

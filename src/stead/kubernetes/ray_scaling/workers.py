@@ -61,7 +61,7 @@ KUBERAY = "ray.io/kuberay-operator"
 @dataclass(frozen=True, slots=True)
 class Record:
     """What is known of one worker: its group, when it was requested, its pod once there is one, and whether it was
-    retired."""
+    retired. Nobody requested a worker whose time is 0; its id is the name of its pod."""
 
     group: str
     at: float = 0.0
@@ -245,7 +245,7 @@ class Workers:
             if not record.pod or record.pod in group.pods:
                 continue
             if record.retired and record.pod not in group.named:  # it ended by itself, so KubeRay replaces it
-                self._records[id] = replace(record, pod="")
+                self._records[id] = replace(record, pod="", at=record.at or self._now)
             else:
                 del self._records[id]
         group.named = [name for name in group.named if name in group.pods]
@@ -271,7 +271,7 @@ class Workers:
                 id = waiting.pop(0)
                 self._records[id] = replace(self._records[id], pod=name)
             else:
-                self._records[name] = Record(group.name, created_at(pod), name)
+                self._records[name] = Record(group.name, pod=name)
 
     def _withdraw(self, group: _Group) -> None:
         """Give back the replicas of retired launches whose pods have not come. While the group has pods that may work,
@@ -301,7 +301,8 @@ class Workers:
             state, problem = InstanceState.FAILED, f"KubeRay cannot create its pod: {group.refusal}"
         if record.retired or record.pod in group.named or (pod is not None and is_being_deleted(pod)):
             state = InstanceState.ENDING
-        return Instance(id, group.name, state, record.at, ip=ip, problem=problem)
+        since = record.at or (0.0 if pod is None else created_at(pod))
+        return Instance(id, group.name, state, since, ip=ip, problem=problem)
 
     def _changes_of(self, group: _Group) -> list[dict[str, Any]]:
         path, (replicas, named) = f"/spec/workerGroupSpecs/{group.index}", group.written
@@ -386,19 +387,20 @@ def _records_of(cluster: Fields) -> dict[LaunchId, Record]:
     if written is None:
         return {}
     try:
-        return {str(id): Record(**each) for id, each in json.loads(written).items()}
+        records = {str(id): Record(**each) for id, each in json.loads(written).items()}
     except (ValueError, TypeError, AttributeError):
         raise Invalid(
             f"the annotation {LAUNCHES!r} of the {title_of(cluster)} is not what stead has written; remove it with "
             f"`kubectl annotate raycluster {text_in(metadata, 'name')} {LAUNCHES}-`"
         ) from None
+    return {id: record if record.at or record.pod else replace(record, pod=id) for id, record in records.items()}
 
 
 def _written(records: Mapping[LaunchId, Record]) -> str:
-    """JSON without the fields that have their usual value."""
+    """JSON without the fields that have their usual value, because a cluster may have thousands of nodes."""
     usual = asdict(Record(""))
-    short = {
-        id: {key: value for key, value in asdict(record).items() if value != usual[key] or key == "group"}
-        for id, record in records.items()
-    }
+    short = {}
+    for id, record in records.items():
+        fields = asdict(record if record.at or record.pod != id else replace(record, pod=""))
+        short[id] = {key: value for key, value in fields.items() if value != usual[key] or key == "group"}
     return json.dumps(short, separators=(",", ":"))

@@ -87,20 +87,21 @@ class Mirror:
         for gone in self._demands.standing().elements():
             self._demands.take_back(gone)
 
-    def update(self, status: Status, engine: Callable[[], Engine], pending: Iterable[tuple[Ask, int]] = ()) -> None:
+    def update(self, status: Status, engine: Engine, pending: Iterable[tuple[Ask, int]] = ()) -> None:
         """Update the demands to match what is pending now: in the engine, which knows what is in use, and of work that
         Ray places. Does nothing without an autoscaler."""
-        nodes = set(status.nodes)
+        nodes = set(engine.nodes)
         joined, self._known = nodes - self._known, nodes
         standing = self._demands.standing()
         wanted = Counter[Wanted]()
         if not joined and self._has_autoscaler():
             if self.types is None:
-                wanted = self._wanted(engine(), pending)
+                wanted = self._wanted(engine, pending)
             else:
-                wanted = self._of_types(self.types, engine(), pending, status, standing)
+                wanted = self._of_types(self.types, engine, pending, status, standing)
             wanted += self._launched
-        # After a node joins, let it take pending work before more nodes are requested.
+        # After a node joins, let it take pending work before more nodes are requested. Until the engine knows it, the
+        # demand that it meets stands.
         for gone in (standing - wanted).elements():
             self._demands.take_back(gone)
         for missing in (wanted - standing).elements():

@@ -52,6 +52,12 @@ class KeptNodes:
         for id in self.why.keys() - held:
             self._holds.add(id)
 
+    def clear(self) -> None:
+        """Keep no node."""
+        self.why = {}
+        for id in self._holds.nodes():
+            self._holds.remove(id)
+
 
 class GroupHolds:
     """Holds as placement groups. Those of an earlier controller are taken over.

@@ -91,8 +91,8 @@ class LaunchPlans:
         catalog = [replace(each, count_max=0) if each.name in tired else each for each in types.catalog]
         fork = with_pending(engine, pending)
         stock = Stock(running, dict(+launching))
-        found = self._plan(fork, catalog, types.limits, stock)
-        if requested != launching:  # what is requested is exchanged only for something better
+        found = self._plan(fork, catalog, types.limits, stock) if fork.waiting else Plan((), (), ())
+        if fork.waiting and requested != launching:  # what is requested is exchanged only for something better
             kept = Stock(running, dict(+requested))
             other = self._plan(fork, catalog, types.limits, kept)
             if _worth(other, types) <= _worth(found, types):

@@ -25,6 +25,8 @@ from stead.ray.wire.own_names import read_name
 from stead.ray.wire.tables import Status
 
 MIRROR_S = 2.0
+SHARE_MAX = 0.25
+"""The maximum share of the time for which updates may run: they take turns with the controller's rounds."""
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +42,12 @@ class Mirroring:
     def __init__(self, logs: str, placing: Placing, cluster: RayCluster) -> None:
         self._placing, self._cluster = placing, cluster
         self._file = NodeTypesFile(logs)
-        self._thread, self._looked = threading.Thread(), 0.0
+        self._thread, self._looked, self._pause = threading.Thread(), 0.0, MIRROR_S
         self._read_types()
 
     def look(self, status: Status, work: RayWork, desk: Desk) -> None:
         """Called in each round. Starts an update from time to time."""
-        if time.monotonic() - self._looked < MIRROR_S or self._thread.is_alive() or not is_autoscaler_v2():
+        if time.monotonic() - self._looked < self._pause or self._thread.is_alive() or not is_autoscaler_v2():
             return
         self._looked = time.monotonic()
         try:
@@ -59,19 +61,23 @@ class Mirroring:
         self._thread.start()
 
     def _update(self, status: Status, engine: Engine, pending: Sequence[tuple[Ask, int]], desk: Desk) -> None:
+        begun = time.monotonic()
         try:
             self._read_types()
             mirror = self._placing.autoscaler
             if _has_another(desk):
                 mirror.clear()
+                self._placing.kept_nodes.clear()
                 return
-            mirror.update(status, lambda: engine, pending)
+            mirror.update(status, engine, pending)
             self._placing.kept_nodes.update(status, engine)
             if self._cluster.node_types is not None and mirror.plans.latest is not None:
                 view = scale_view(mirror.plans.latest, status, engine.titles, self._placing.kept_nodes.why)
                 desk.report_scale(view, mirror.plans.decided())
         except Exception:
             log.exception("the pending demand could not be sent to the autoscaler")
+        finally:
+            self._pause = max(MIRROR_S, (time.monotonic() - begun) / SHARE_MAX)
 
     def _read_types(self) -> None:
         self._cluster.node_types = self._file.types()

@@ -97,7 +97,7 @@ def read_node_types(text: str) -> NodeTypes:
     """
     written = load_yaml(text)
     file = cluster_of(written)
-    types: Mapping[str, Mapping[str, Any]] = written["available_node_types"]
+    types: Mapping[str, Mapping[str, Any]] = written.get("available_node_types") or {}
     known = {
         name: Known(dict(fields.get("resources") or {}), dict(fields.get("labels") or {}))
         for name, fields in types.items()
@@ -178,7 +178,8 @@ class NodeTypesFile:
 
     def _types(self, text: str) -> NodeTypes | None:
         try:
-            return read_node_types(text)
+            found = read_node_types(text)
+            return found if found.catalog else None
         except Invalid as error:
             self._report(f"{self._path} is not used to choose node types, so Ray chooses them: {error}")
             return None
