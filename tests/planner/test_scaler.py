@@ -29,7 +29,7 @@ from stead.engine.scaling.decisions import (
     RetirementCancelled,
     ScaleDecision,
 )
-from stead.language.asks import Group, Strategy
+from stead.language.asks import Ask, Group, Strategy
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node
 from stead.language.resources import Resources
@@ -103,6 +103,15 @@ def test_work_that_is_still_listed_as_pending_when_it_has_started_on_a_new_node_
     assert not [decision for decision in world.step() if isinstance(decision, NodeRequested)]
     world.end("a", "b")
     assert not [decision for decision in world.until(world.now + 5) if isinstance(decision, NodeRequested)]
+
+
+def test_work_that_is_submitted_again_with_the_same_id_is_planned_again() -> None:
+    world = World(kind("cpu"), kind("gpu", {"GPU": 1}))
+    world.submit(cpus("w", 99))
+    assert world.until(10.0) == []
+    world.end("w")
+    world.submit(Ask.of("w", {"GPU": 1}))
+    assert requested(world.until(12.0)) == ["gpu"]
 
 
 def test_work_that_ends_before_it_has_settled_launches_nothing() -> None:
