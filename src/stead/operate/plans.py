@@ -106,7 +106,7 @@ def planned(
     also have kinds of nodes and limits; without them, those of the autoscaler count, or else the kinds that the cluster
     has."""
     file = Section({} if written is None else written, "", (*LIMITED, *WORK))
-    engine = snapshot.engine
+    engine = snapshot.to_plan
     if work := {name: file.fields[name] for name in WORK if name in file}:
         engine = engine.fork()
         engine.apply(*read(work, snapshot))
