@@ -146,6 +146,16 @@ def test_existing_nodes_come_first() -> None:
     assert len(found.fits) == 2
 
 
+def test_without_prices_the_fewest_nodes() -> None:
+    """Members of a group that fit existing nodes need no new ones."""
+    engine = engine_with()
+    engine.apply(NodeJoined(Node.of("free", {"CPU": 2})))
+    members = tuple(cpu(f"g-{number}") for number in range(3))
+    engine.apply(GroupSubmitted(Group("g", (members,), Strategy.STRICT_SPREAD)))
+    found = plan(engine, [replace(CPU_NODES, price=0)])
+    assert (launched(found), len(found.fits)) == ({"cpu": 2}, 1)
+
+
 def test_the_kind_that_serves_the_most_for_its_price() -> None:
     dear = replace(CPU_NODES, name="dear", price=3)
     large = replace(CPU_NODES, name="large", capacity=Resources.of(CPU=8), price=3)

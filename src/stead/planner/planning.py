@@ -72,7 +72,7 @@ class _Planner:
                 grown = grow(self.trials, least, self.allowance, self._of_use(least), by_price)
                 best = self._better(best, self._in_one_wave(self._pruned(grown)))
         best = self._better_than_alone(best, packing)
-        if not self._least and not best.regret and best.price <= packing.least_price():
+        if not self._least and not best.regret and 0 < best.price <= packing.least_price():
             return best
         return improved(self.trials, best, self._least, self.allowance, IMPROVING_COST_MAX)
 
