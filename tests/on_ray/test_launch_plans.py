@@ -64,7 +64,11 @@ class World:
         self.wanted()
 
     def wanted(self, *pending: tuple[Ask, int]) -> Counter[str]:
-        """The next plan; what it wants is requested."""
+        """The next plan that has settled; what it wants is requested."""
+        self.next(*pending)
+        return self.next(*pending) if self.plans.is_settling else self.standing
+
+    def next(self, *pending: tuple[Ask, int]) -> Counter[str]:
         self.standing = self.plans.wanted(self.types, self.engine, pending, self.status, self.standing)
         return self.standing
 
@@ -129,6 +133,21 @@ class TestNothingIsRequestedTwice:
         world = World()
         world.ray(starting={"big": 1})
         assert world.wanted((cpu(), 1)) == {"big": 1}
+
+    def test_new_nodes_are_requested_once_two_plans_in_a_row_want_them(self) -> None:
+        world = World()
+        found = [(dict(world.next((cpu(4.0), count))), world.plans.is_settling) for count in (1, 2, 2)]
+        assert found == [({}, True), ({"big": 1}, True), ({"big": 2}, False)]
+        assert not world.next()
+        assert not world.next((cpu(4.0), 1)), "the work may have just started"
+
+    def test_after_a_node_joined_what_else_is_wanted_settles_again(self) -> None:
+        world = World()
+        assert world.wanted((cpu(4.0), 2)) == {"big": 2}
+        world.joins("n1", "big", 4)
+        world.standing.clear()  # the mirror removes all requests
+        assert not world.next((cpu(4.0), 2))
+        assert world.next((cpu(4.0), 2)) == {"big": 1}
 
     def test_a_demand_is_taken_back_when_nothing_pending_needs_it(self) -> None:
         world = World()
@@ -230,7 +249,7 @@ def test_decisions_say_what_was_requested_what_joined_and_what_failed() -> None:
 def test_the_mirror_requests_the_types_of_the_plan() -> None:
     world, notes = World(), Notes()
     mirror = Mirror(notes, lambda: True, TYPES, world.plans)
-    for _ in range(2):
+    for _ in range(3):
         mirror.update(world.status, world.engine, [(cpu(), 5)])
     assert Counter(notes.told) == {TYPES.demands["big"]: 1, TYPES.demands["small"]: 1}
     assert notes.but == ["head"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stead import solver
 from stead.engine.engine import Engine
-from stead.engine.facts import AskSubmitted, ClaimChanged, GroupSubmitted, NodeJoined
+from stead.engine.facts import AskSubmitted, ClaimChanged, Fact, GroupSubmitted, NodeJoined
 from stead.language.asks import Ask, Group
 from stead.language.claims import Claim
 from stead.language.labels import Labels
@@ -19,7 +19,7 @@ from stead.language.resources import Resources
 from stead.planner.planning import plan
 from stead.planner.plans import Launch, Limits, Plan, Quota, Stock
 from stead.planner.trials import settle
-from tests.strategies_for_tests import claims, clusters, groups, nodes, some_asks
+from tests.strategies_for_tests import claims, clusters, groups, nodes, simple_facts, some_asks
 
 
 @st.composite
@@ -77,7 +77,7 @@ def kinds_of(launches: Sequence[Launch]) -> Counter[str]:
 
 @given(
     clusters(), some_asks(most=4), st.lists(groups(), max_size=2), st.lists(claims(), max_size=2), catalogs(), limits(),
-    st.integers(0, 1),
+    st.integers(0, 1), simple_facts(),
 )  # fmt: skip
 def test_what_a_plan_serves_is_placed_once_its_nodes_join(
     there: list[Node],
@@ -87,8 +87,10 @@ def test_what_a_plan_serves_is_placed_once_its_nodes_join(
     catalog: list[NodeTemplate],
     limited: Limits,
     coming: int,
+    facts: list[Fact],
 ) -> None:
     engine = cluster_of(there, asks, gangs, known)
+    engine.apply(*facts)
     stock = Stock(coming={catalog[0].name: coming} if coming else {})
     found = plan(engine, catalog, limited, stock)
     then = after(engine, found)

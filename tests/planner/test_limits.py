@@ -122,6 +122,18 @@ def test_the_maximum_price_counts_all_nodes_of_known_kinds() -> None:
     assert (found.limits, left(found)) == ((PRICE,), [(6, PRICE)])
 
 
+def test_within_a_maximum_price_as_much_work_is_served_as_possible() -> None:
+    engine = pending(20, CPU=1)
+    engine.apply(*(AskSubmitted(Ask.of(f"train-{n}", {"CPU": 1, "GPU": 1})) for n in range(6)))
+    large, dear = (
+        replace(CPU, capacity=Resources.of(CPU=8)),
+        replace(GPU, capacity=Resources.of(CPU=8, GPU=4), price=10),
+    )
+    found = plan(engine, [large, dear], Limits(price_max=12))
+    assert launched(found) == {"cpu": 3}
+    assert left(found) == [(6, PRICE)]
+
+
 def test_the_price_is_not_rounded_against_the_user() -> None:
     cheap = replace(CPU, price=0.1)
     assert launched(plan(pending(9), [cheap], Limits(price_max=0.3))) == {"cpu": 3}

@@ -29,7 +29,7 @@ from stead.engine.scaling.decisions import (
     RetirementCancelled,
     ScaleDecision,
 )
-from stead.language.asks import Group, Strategy
+from stead.language.asks import Ask, Group, Strategy
 from stead.language.labels import Labels, Requirement, Selector
 from stead.language.nodes import Node
 from stead.language.resources import Resources
@@ -105,6 +105,15 @@ def test_work_that_is_still_listed_as_pending_when_it_has_started_on_a_new_node_
     assert not [decision for decision in world.until(world.now + 5) if isinstance(decision, NodeRequested)]
 
 
+def test_work_that_is_submitted_again_with_the_same_id_is_planned_again() -> None:
+    world = World(kind("cpu"), kind("gpu", {"GPU": 1}))
+    world.submit(cpus("w", 99))
+    assert world.until(10.0) == []
+    world.end("w")
+    world.submit(Ask.of("w", {"GPU": 1}))
+    assert requested(world.until(12.0)) == ["gpu"]
+
+
 def test_work_that_ends_before_it_has_settled_launches_nothing() -> None:
     world = World()
     world.submit(cpus("a"))
@@ -155,6 +164,18 @@ def test_never_more_nodes_than_the_maximum_and_the_quotas_allow() -> None:
     assert sorted(requested(world.until(20.0))) == ["a", "a", "b"]
     assert world.scaler.plan is not None
     assert {"zone-a", "b"} & set(world.scaler.plan.limits)
+
+
+def test_a_node_without_its_labels_counts_against_a_quota_also_after_a_restart() -> None:
+    quota = Limits((Quota("zone-a", Labels({"zone": "a"}), 1),))
+    world = World(kind(labels={"zone": "a"}, most=5), limits=quota)
+    world.submit(cpus("w", selector=ZONE_A))
+    world.until(1.0)
+    world.submit(cpus("busy", 4))
+    world.join(labels=Labels())
+    for _ in range(3):
+        assert requested(world.until(world.now + 100.0)) == []
+        world.restart()
 
 
 def test_the_ids_of_launches_differ_also_after_a_restart() -> None:
@@ -314,22 +335,17 @@ def test_a_burst_of_launches_that_fail_together_counts_as_one_failure() -> None:
     assert [each.retry_at for each in ended if isinstance(each, LaunchEnded)] == [20.0] * 5
 
 
-@pytest.mark.parametrize("state", [InstanceState.FAILED, None])
-def test_a_launch_that_the_provider_reports_as_failed_or_that_disappears_is_given_up(
-    state: InstanceState | None,
-) -> None:
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [(InstanceState.FAILED, "the image is missing"), (None, "it disappeared before its node joined")],
+)
+def test_a_launch_that_is_listed_as_failed_or_disappears_is_given_up(state: InstanceState | None, why: str) -> None:
     world = World(kind(least=1))
+    world.step()
     world.step()
     instance = world.instances.pop("launch-1")
-    world.step() if state is None else None
-    world = World(kind(least=1))
-    world.step()
-    world.step()
-    if state is None:
-        del world.instances["launch-1"]
-    else:
+    if state is not None:
         world.instances["launch-1"] = replace(instance, state=state, problem="the image is missing")
-    why = "it disappeared before its node joined" if state is None else "the image is missing"
     assert world.step() == [LaunchEnded("launch-1", "cpu", why, 20.0)]
 
 

@@ -207,6 +207,14 @@ def test_a_group_that_must_be_on_one_node_gets_one_that_is_large_enough() -> Non
     assert launched(plan(engine, CATALOG)) == {"large": 1}
 
 
+def test_a_group_that_must_be_on_one_node_although_no_kind_takes_all_members_launches_nothing() -> None:
+    engine = cluster()
+    members = (cpu("g/0", parse_selector("zone=a")), cpu("g/1", parse_selector("zone=b")))
+    engine.apply(GroupSubmitted(Group("g", (members,), Strategy.STRICT_PACK)))
+    found = plan(engine, CATALOG)
+    assert (found.launches, [each.ids for each in found.unserved]) == ((), [("g",)])
+
+
 @pytest.mark.parametrize(
     ("strategy", "expected"), [(Strategy.STRICT_PACK, {"small": 2}), (Strategy.STRICT_SPREAD, {"small": 1, "large": 1})]
 )

@@ -1,7 +1,8 @@
 """A cluster and a provider in a folder, so that several processes see the same, and a process can be killed at a step.
 
 The cluster is a list of pending work and, for each node, its labels and whether it is drained. The provider is a file
-for each instance, and a ledger of everything that was ever launched and ended. Instances join at once.
+for each instance, which is renamed when the instance ends: so a kill is before or after a step, never between what was
+done and what was noted. Instances join at once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from stead.scaling.loop import Autoscaler
 
 KIND = NodeTemplate("cpu", Resources.of(CPU=1), count_max=10)
 PIECES = 2
+ENDED = ".ended"
 AT_ONCE = ScaleSettings(idle_s=0.01, settle_s=0.01, join_s=30)
 
 
@@ -53,34 +55,33 @@ class FolderWorld:
         with self._lock:
             if not (self.instances / id).exists():
                 _write(self.instances / id, {"since": time.time()})
-                self._note("launched", id)
         self.reached("launch: stored")
 
     def retire(self, instance: Instance) -> None:
         self.reached("retire: before")
         with self._lock:
-            if (self.instances / instance.launch).exists():
-                (self.instances / instance.launch).unlink()
-                self._note("ended", instance.launch)
+            path = self.instances / instance.launch
+            if path.exists():
+                path.rename(path.with_suffix(ENDED))
         self.reached("retire: ended")
 
     def _stored(self) -> Sequence[Path]:
-        """The files of all instances, without those that a kill left unfinished."""
-        return sorted(path for path in self.instances.iterdir() if path.suffix != ".new")
+        """The files of all instances that are not ended, without those that a kill left unfinished."""
+        return sorted(path for path in self.instances.iterdir() if not path.suffix)
 
     def list(self) -> Sequence[Instance]:
         self.reached("list")
         found = [(path.name, _read(path)) for path in self._stored()]
         return [Instance(id, KIND.name, InstanceState.RUNNING, read["since"], f"node-{id}") for id, read in found]
 
-    def _note(self, what: str, id: str) -> None:
-        with (self.folder / "ledger").open("a") as ledger:
-            ledger.write(f"{what} {id}\n")
+    @property
+    def launched(self) -> Sequence[str]:
+        """Every instance that was ever launched; twice, if it was launched again after its end."""
+        return [path.stem for path in self.instances.iterdir() if path.suffix in ("", ENDED)]
 
-    def noted(self, what: str) -> Sequence[str]:
-        path = self.folder / "ledger"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line.split()[1] for line in lines if line.startswith(f"{what} ")]
+    @property
+    def ended(self) -> Sequence[str]:
+        return [path.stem for path in self.instances.iterdir() if path.suffix == ENDED]
 
     # -- the desk
 
@@ -115,7 +116,7 @@ class FolderWorld:
 
     # -- one life of the cluster
 
-    def live(self, seconds: float = 30.0) -> None:
+    def live(self, seconds: float = 120.0) -> None:
         """An autoscaler launches nodes for the work; then the work ends, and it retires them."""
         loop = Autoscaler(self, self, Scaler([KIND], AT_ONCE), Author("test"))  # type: ignore[arg-type]  # change
         until, done, pause = time.monotonic() + seconds, self.folder / "work is done", threading.Event()

@@ -40,6 +40,6 @@ def test_the_next_autoscaler_continues(step: str, nth: int, tmp_path: Path) -> N
     assert os.WTERMSIG(status) == signal.SIGKILL
     world = FolderWorld(tmp_path)
     assert in_a_process(world.live) == 0
-    launched = world.noted("launched")
+    launched = world.launched
     assert len(launched) == len(set(launched)) == PIECES, "each node was launched once, and no other"
-    assert sorted(world.noted("ended")) == sorted(launched)
+    assert sorted(world.ended) == sorted(launched)

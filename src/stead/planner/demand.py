@@ -153,8 +153,9 @@ class _Reader:
             kinds &= {row for way in want.ways for row in way.kinds}
             for resource, need in want.ways[0].needs.items():
                 needs[resource] += need * want.count // count
-        ways = (Way(tuple(sorted(kinds)), dict(needs)),) if kinds else ()
-        return [replace(wants[0], count=count, ways=ways)]
+        if not kinds:
+            return []
+        return [replace(wants[0], count=count, ways=(Way(tuple(sorted(kinds)), dict(needs)),))]
 
     def _price(self, want: Want) -> float:
         return min(self._showroom.catalog[row].price for way in want.ways for row in way.kinds)

@@ -30,10 +30,11 @@ FREE = 1e-3
 
 
 class Order(Enum):
-    """Which work is packed first."""
+    """Which work is packed first. The cheapest first serves more where a limit forbids some of it."""
 
     DEAREST = auto()
     LARGEST = auto()
+    CHEAPEST = auto()
 
 
 class Choice(Enum):
@@ -134,8 +135,8 @@ class Packing:
 
     def _sorted(self, order: Order, by_priority: bool) -> list[int]:
         def size(place: int) -> float:
-            if order is Order.DEAREST:
-                return self._cost[place]
+            if order is not Order.LARGEST:
+                return self._cost[place] if order is Order.DEAREST else -self._cost[place]
             per_node = self._per_node[id(self._wants[place].ways[0])]
             return 1 / max(1, min(per_node.values(), default=1))
 

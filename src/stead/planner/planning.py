@@ -78,10 +78,10 @@ class _Planner:
 
     def _proposed(self, packing: Packing) -> list[Counter[str]]:
         """Different proposals, those first that leave out the least work and are the cheapest."""
-        orders = (Order.DEAREST,) if self._is_dear(self._least) else tuple(Order)
+        orders = (Order.DEAREST,) if self._is_dear(self._least) else (Order.DEAREST, Order.LARGEST)
         found = list(proposals(packing, orders, self._least, by_priority=False))
         if min(each.left for each in found):  # limits forbid some of it
-            found = list(proposals(packing, orders, self._least, by_priority=True))
+            found = list(proposals(packing, (*orders, Order.CHEAPEST), self._least, by_priority=True))
         found.sort(key=lambda each: (each.left, each.price))
         different = {tuple(sorted(each.counts.items())): self._least + each.counts for each in found}
         return list(different.values())[:PROPOSALS_MAX]

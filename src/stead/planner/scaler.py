@@ -116,6 +116,7 @@ class Scaler:
         self._wrong: set[LaunchId] = set()  # launches whose node is not what was requested
         self._planned = -inf  # when the latest plan was made
         self._state: object = None  # what plans depend on, as of the latest step
+        self._latest_joined: tuple[object, Engine] | None = None  # see `_joined`: for what, and the fork
         self._held_back: set[AskId] = set()  # work of the latest plan for which nodes are launched later
         self._is_current = False  # whether the latest plan is for the cluster as it is
         self._due: list[float] = []
@@ -158,10 +159,13 @@ class Scaler:
         coming = [launch for launch in self._launches if launch.is_coming and launch.kind in self._kinds]
         if not coming or not expected.waiting:
             return expected
-        fork = expected.fork()
-        fork.apply(*(NodeJoined(self._kinds[each.kind].node(f"{HYPOTHETICAL}/{each.id}")) for each in coming))
-        settle(fork)
-        return fork
+        made_for = (_state_of(expected), [launch.id for launch in coming])
+        if self._latest_joined is None or self._latest_joined[0] != made_for:
+            fork = expected.fork()
+            fork.apply(*(NodeJoined(self._kinds[each.kind].node(f"{HYPOTHETICAL}/{each.id}")) for each in coming))
+            settle(fork)
+            self._latest_joined = made_for, fork
+        return self._latest_joined[1]
 
     # -- launching
 
@@ -211,7 +215,7 @@ class Scaler:
             self.plan, self._state, self._is_current = Plan((), (), ()), None, True
             return None
         self._due += [rest.until for rest in rests]
-        state = (expected.waiting, expected.placed, dict(expected.nodes), expected.used, stock, catalog)
+        state = (_state_of(expected), stock, catalog)
         self._is_current = self._is_current and self._state == state
         self._state = state
         if self._is_current:
@@ -304,3 +308,9 @@ def _asks_of(engine: Engine, id: str) -> set[AskId]:
     """The ask, or the members of the group."""
     item = engine.item(id)
     return {member.id for member in item.all_members} if isinstance(item, Group) else {id}
+
+
+def _state_of(engine: Engine) -> object:
+    """What plans depend on: equal values mean equal plans."""
+    pending = {id: engine.item(id) for id in engine.waiting}
+    return list(pending.items()), engine.placed, dict(engine.nodes), engine.used

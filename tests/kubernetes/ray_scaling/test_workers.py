@@ -101,11 +101,12 @@ class World:
     def settle(self) -> tuple[Instance, ...]:
         """Until nothing happens any more."""
         self.full.clear()
-        while self.operate() or self.is_behind:
+        while True:
+            before, acts = len(self.versions), self.operate()
             self.run()
-            self.change()
-        self.run()
-        return self.change()
+            found = self.change()
+            if not acts and not self.is_behind and len(self.versions) == before:
+                return found
 
 
 def states(instances: tuple[Instance, ...]) -> dict[str, InstanceState]:

@@ -66,6 +66,9 @@ class LaunchPlans:
         self._reported: dict[str, Rest] = {}
         self._decided: list[ScaleDecision] = []
         self.latest: Planned | None = None
+        self._found = Counter[str]()  # what the plan before wanted, since the last node joined
+        self.is_settling = False
+        """Whether new nodes wait for the next plan to want them, too."""
 
     def wanted(
         self,
@@ -97,11 +100,21 @@ class LaunchPlans:
             other = self._plan(fork, catalog, types.limits, kept)
             if _worth(other, types) <= _worth(found, types):
                 found, stock = other, kept
-        wanted = _nodes(found)
+        wanted = self._settled(_nodes(found), requested, types)
         self._since = {kind: self._since.get(kind, now) for kind in wanted}
         self._tell(types, found, wanted, rests)
         self.latest = Planned(now, types, found, stock, wanted, rests, dict(self._since))
         return Counter(wanted)
+
+    def _settled(self, found: Counter[str], requested: Counter[str], types: NodeTypes) -> Counter[str]:
+        """Without new nodes that the plan before did not want: Ray still lists work as pending that has just started,
+        and what that uses is counted, too."""
+        before, self._found = self._found, found
+        if not types.settings.settle_s:
+            return found
+        settled = +Counter({kind: min(count, max(before[kind], requested[kind])) for kind, count in found.items()})
+        self.is_settling = settled != found
+        return settled
 
     def decided(self) -> list[ScaleDecision]:
         """What was decided since the last call. Ray's autoscaler names no launches, so each is named after its type."""
@@ -140,6 +153,7 @@ class LaunchPlans:
         return self._resting.at(now)
 
     def _joined(self, template: NodeTemplate, node: Node, now: float) -> None:
+        self._found = Counter()
         self._since.pop(template.name, None)
         self._hang.discard(template.name)
         lack = lacking(_without_memory(template), node)

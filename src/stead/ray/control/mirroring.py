@@ -77,7 +77,9 @@ class Mirroring:
         except Exception:
             log.exception("the pending demand could not be sent to the autoscaler")
         finally:
-            self._pause = max(MIRROR_S, (time.monotonic() - begun) / SHARE_MAX)
+            types, plans = self._cluster.node_types, self._placing.autoscaler.plans
+            pause = MIRROR_S if types is None or not plans.is_settling else types.settings.settle_s
+            self._pause = max(pause, (time.monotonic() - begun) / SHARE_MAX)
 
     def _read_types(self) -> None:
         self._cluster.node_types = self._file.types()
