@@ -58,6 +58,7 @@ DRIVER = """
     import ray, stead
 
     sys.path.insert(0, sys.argv[2])
+    from stead.ray.wire.tables import Tables
     from tests.on_ray.waiting import wait_for
 
     def alive():
@@ -65,6 +66,10 @@ DRIVER = """
 
     def known():
         return {node["NodeID"] for node in ray.nodes()}
+
+    def coming():
+        status = Tables(sys.argv[1]).status()
+        return {**status.requested, **status.starting}
 
     def told():
         rows = [row for row in ray.util.placement_group_table().values() if row["state"] != "REMOVED"]
@@ -77,7 +82,7 @@ DRIVER = """
     ray.init(sys.argv[1], log_to_driver=False, logging_level="error")
     head = ray.get_runtime_context().get_node_id()
     stead.taint(head, {"kept": "free"})
-    wait_for(lambda: alive() == {head}, 60, "a cluster of the head alone")
+    wait_for(lambda: alive() == {head} and not coming(), 60, "a cluster of the head alone")
     before, start = known(), time.monotonic()
 """
 """How each program begins: bound by the hook alone, with the only node tainted."""
