@@ -15,8 +15,8 @@ pytest.importorskip("ray")
 from stead.engine.engine import Engine
 from stead.engine.facts import NodeDrained, NodeJoined, NodeTainted, NodeUsed
 from stead.language.asks import Ask
-from stead.language.labels import ANYWHERE, Labels, Requirement, Selector
-from stead.language.nodes import Node, NodeTemplate
+from stead.language.labels import ANYWHERE, Requirement, Selector
+from stead.language.nodes import Node
 from stead.language.resources import Resources
 from stead.language.taints import Taint
 from stead.ray.control.autoscaler_mirror import WANTED_MAX, Mirror
@@ -179,14 +179,6 @@ class TestOverTime:
         self.look(mirror, cluster(("head", "tainted"), ("old", "busy")), 2)
         self.look(mirror, TAINTED, 2)
         assert notes.told == [CPU, CPU]
-
-    def test_launched_nodes_are_requested_until_they_are_no_longer_wanted(self, mirror: Mirror, notes: Notes) -> None:
-        mirror.launch([NodeTemplate("gpu", Resources.of(GPU=1), Labels({"pool": "a"}))])
-        self.look(mirror, TAINTED, 0)
-        assert notes.told == [Wanted((("GPU", 1.0),), (("pool", "in(a)"),))]
-        mirror.launch([])
-        self.look(mirror, TAINTED, 0)
-        assert not notes.told
 
 
 def test_nothing_is_requested_without_an_autoscaler() -> None:

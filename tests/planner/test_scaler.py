@@ -349,6 +349,15 @@ def test_a_launch_that_is_listed_as_failed_or_disappears_is_given_up(state: Inst
     assert world.step() == [LaunchEnded("launch-1", "cpu", why, 20.0)]
 
 
+def test_a_launch_that_is_listed_as_out_of_stock_rests_as_long_as_one_that_the_provider_refused() -> None:
+    world = World(kind(least=1))
+    world.step()
+    world.step()
+    failed = replace(world.instances["launch-1"], state=InstanceState.FAILED, problem="no room", is_stock_out=True)
+    world.instances["launch-1"] = failed
+    assert world.step() == [LaunchEnded("launch-1", "cpu", "no room", world.scaler.settings.stock_out_s + world.now)]
+
+
 # Losing.
 
 

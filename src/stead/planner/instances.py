@@ -38,6 +38,7 @@ class Instance:
         node: The id of its node in the cluster, as soon as the provider knows it.
         ip: Its IP address, as soon as the provider knows it; it identifies the node if `node` is empty.
         problem: Why it failed.
+        is_stock_out: Whether it failed because the provider has no more nodes of this kind now.
     """
 
     launch: LaunchId
@@ -47,6 +48,7 @@ class Instance:
     node: NodeId = ""
     ip: str = ""
     problem: str = ""
+    is_stock_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

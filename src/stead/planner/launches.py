@@ -187,7 +187,7 @@ class Launches:
             if launch.has_arrived:
                 yield self.end(launch, self._lost(launch), now)
             else:
-                yield self._give_up(launch, why, now)
+                yield self._give_up(launch, why, now, launch.instance.is_stock_out)
         elif launch.instance.state is InstanceState.ENDING:
             return
         elif launch.node:

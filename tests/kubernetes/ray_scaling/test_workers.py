@@ -254,6 +254,7 @@ def test_a_launch_that_kuberay_cannot_create_is_withdrawn_so_that_other_groups_a
     world.operate()
     (failed,) = [each for each in world.change() if each.state == InstanceState.FAILED]
     assert failed.launch == "refused" and "exceeded quota: gpus" in failed.problem
+    assert failed.is_stock_out
     world.retire("refused")
     world.operate()
     world.run()
@@ -269,6 +270,7 @@ def test_a_retired_pod_that_fails_first_is_not_replaced() -> None:
     pod["status"] = {"phase": "Failed", "reason": "Evicted", "message": "the node had no memory left"}
     (failed,) = [each for each in world.change() if each.state == InstanceState.FAILED]
     assert failed.problem == f"pod {pod['metadata']['name']} ended (Evicted: the node had no memory left)"
+    assert not failed.is_stock_out
     world.retire(failed.launch)
     assert set(states(world.settle()).values()) == {InstanceState.RUNNING}
     assert (len(world.pods), replicas(world), world.victims) == (1, 1, [])

@@ -291,18 +291,19 @@ class Workers:
 
     def _instance(self, id: LaunchId, record: Record, group: _Group) -> Instance:
         pod = group.pods.get(record.pod)
-        state, problem, ip = InstanceState.STARTING, "", ""
+        state, problem, ip, is_stock_out = InstanceState.STARTING, "", "", False
         if pod is not None:
             state, problem = state_of(pod, self._now)
-            ip = ip_of(pod)
+            ip, is_stock_out = ip_of(pod), is_stuck(pod, self._now)
         elif group.is_suspended:
             problem = f"the worker group {group.name!r} is suspended"
         elif group.refusal:
             state, problem = InstanceState.FAILED, f"KubeRay cannot create its pod: {group.refusal}"
+            is_stock_out = True
         if record.retired or record.pod in group.named or (pod is not None and is_being_deleted(pod)):
             state = InstanceState.ENDING
         since = record.at or (0.0 if pod is None else created_at(pod))
-        return Instance(id, group.name, state, since, ip=ip, problem=problem)
+        return Instance(id, group.name, state, since, ip=ip, problem=problem, is_stock_out=is_stock_out)
 
     def _changes_of(self, group: _Group) -> list[dict[str, Any]]:
         path, (replicas, named) = f"/spec/workerGroupSpecs/{group.index}", group.written

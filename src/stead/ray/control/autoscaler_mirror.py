@@ -25,7 +25,6 @@ from ray.autoscaler.v2.utils import is_autoscaler_v2
 from stead.engine.engine import Engine
 from stead.language.asks import Ask
 from stead.language.labels import RAY_NODE_ID
-from stead.language.nodes import NodeTemplate
 from stead.language.resources import UNIT, Resources
 from stead.planner.wanting import wanting_a_node
 from stead.ray.control.launch_plans import LaunchPlans
@@ -73,14 +72,6 @@ class Mirror:
         self._demands: Demands = demands or WantedGroups()
         self.plans = plans or LaunchPlans()
         self._known: set[str] = set()
-        self._launched = Counter[Wanted]()
-
-    def launch(self, templates: Iterable[NodeTemplate]) -> None:
-        """Request nodes like these. Replaces the previous request."""
-        self._launched = Counter(
-            Wanted(_amounts(each.capacity), tuple((key, words(True, [value])) for key, value in each.labels.items()))
-            for each in templates
-        )
 
     def clear(self) -> None:
         """Request nothing."""
@@ -99,7 +90,6 @@ class Mirror:
                 wanted = self._wanted(engine, pending)
             else:
                 wanted = self._of_types(self.types, engine, pending, status, standing)
-            wanted += self._launched
         # After a node joins, let it take pending work before more nodes are requested. Until the engine knows it, the
         # demand that it meets stands.
         for gone in (standing - wanted).elements():

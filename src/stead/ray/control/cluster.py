@@ -25,7 +25,7 @@ from stead.engine.facts import Fact, NodeDrained, NodeJoined, NodeLeft, NodeResi
 from stead.errors import Invalid
 from stead.language.asks import PolicyName
 from stead.language.labels import IDENTITY_KEYS, Labels
-from stead.language.nodes import Node, NodeId, NodeTemplate
+from stead.language.nodes import Node
 from stead.language.resources import UNIT, Resources, usable
 from stead.ray.control.node_types import NodeTypes
 from stead.ray.wire.node_page import HEAD, ONE
@@ -56,8 +56,6 @@ class Commands(Protocol):
     def preempt(self, preempted: Preempted) -> None: ...
     def refuse(self, refused: Refused) -> None: ...
     def tell(self, happened: Sequence[Fact | Decision]) -> None: ...
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None: ...
-    def retire(self, node: NodeId) -> None: ...
 
 
 class RayCluster:
@@ -100,12 +98,6 @@ class RayCluster:
 
     def tell(self, happened: Sequence[Fact | Decision]) -> None:
         self.commands.tell(happened)
-
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
-        self.commands.launch(wanted)
-
-    def retire(self, node: NodeId) -> None:
-        self.commands.retire(node)
 
     # -- facts
 

@@ -44,7 +44,6 @@ from stead.engine.facts import (
 from stead.engine.reasons import Reason, ShortOf, TooNear
 from stead.engine.timing.taint_times import TaintEnd
 from stead.language.asks import Ask
-from stead.language.nodes import NodeId, NodeTemplate
 from stead.language.resources import NOTHING, Resources
 from stead.ray.control.anchors import Anchors
 from stead.ray.control.autoscaler_mirror import Mirror
@@ -436,14 +435,6 @@ class Placing:
                 del self._reported[old]
             event = replace(event, subject=who, count=max(pool.demand(time.monotonic()), len(known)))
         self._state_store.add_event(event)
-
-    def launch(self, wanted: Sequence[NodeTemplate]) -> None:
-        """Request nodes from Ray's autoscaler."""
-        self.autoscaler.launch(wanted)
-
-    def retire(self, node: NodeId) -> None:
-        """Ask Ray to end a node if it is idle. A busy node is not ended."""
-        self.store.end_if_idle(node, "stead retires the node")
 
     def _is_known(self, id: str) -> bool:
         return id in self.ticketed.lives or id in self.groups.lives or self.slots.pool_of(id) is not None
