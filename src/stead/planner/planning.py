@@ -169,7 +169,8 @@ class _Planner:
         alone = packing.packed(Order.DEAREST, Choice.ALONE, self._least, {}, by_priority=True)
         counts = self._least + alone.counts
         price = sum(count * self.trials.kinds[name].price for name, count in counts.items())
-        if price < best.price or any(best.pending):
+        is_cheaper = (price, counts.total()) < (best.price, best.counts.total())
+        if is_cheaper or any(best.pending):
             trial = self.trials.of(counts)
             best = self._better(best, trial if self._is_dear(counts) else self._completed(trial))
         return best
