@@ -21,9 +21,10 @@ from stead.operate.plans import (
     limits_of,
     plan_json,
     plan_of,
+    plan_view,
     read_catalog,
 )
-from stead.planner.plans import PRICE, Limits, Quota
+from stead.planner.plans import PRICE, Launch, Limits, Plan, Quota
 from tests.autoscaled import CPU, GPU, report_scaling
 from tests.serving import simulated
 
@@ -251,6 +252,13 @@ class TestWithAnAutoscaler:
     def test_without_an_autoscaler_there_is_no_kind(self) -> None:
         with simulated(self.CLUSTER) as desk, pytest.raises(Invalid, match="there is no autoscaler and so no kind"):
             desk.what_if({"changes": [{"join": {"kind": "gpu"}}]})
+
+
+def test_a_kind_that_is_launched_in_several_waves_is_listed_once() -> None:
+    kind = NodeTemplate("cpu", Resources.of(CPU=1), price=2)
+    found = plan_view(Plan((), (Launch(kind, 2, ("a", "b")), Launch(kind, 1, ("c",), 1)), ()), is_like=False)
+    assert [(each.name, each.count, each.serves) for each in found.new_nodes] == [("cpu", 3, ("a", "b", "c"))]
+    assert found.price == 6
 
 
 def test_the_label_of_the_kind_is_rays() -> None:

@@ -7,7 +7,7 @@ autoscaler, or those that the cluster has), their limits, and the plan as plain 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -296,12 +296,22 @@ def plan_view(found: Plan, is_like: bool, resting: Mapping[str, str] = NOTHING_R
 
     return PlanView(
         found.fits,
-        tuple(map(nodes, found.launches)),
+        tuple(map(nodes, _by_kind(found.launches))),
         tuple(_left(each, resting) for each in found.unserved),
         found.price,
         tuple(map(nodes, found.coming)),
         limits,
     )
+
+
+def _by_kind(launches: Iterable[Launch]) -> Iterator[Launch]:
+    """One launch for each kind: all waves together."""
+    alike: dict[str, list[Launch]] = {}
+    for each in launches:
+        alike.setdefault(each.template.name, []).append(each)
+    for waves in alike.values():
+        serves = tuple(id for each in waves for id in each.serves)
+        yield replace(waves[0], count=sum(each.count for each in waves), serves=serves)
 
 
 def _left(each: Unserved, resting: Mapping[str, str]) -> StillPending:
