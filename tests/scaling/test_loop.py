@@ -30,7 +30,7 @@ from stead.operate.scale import ScaleView
 from stead.operate.snapshot import Snapshot
 from stead.planner.instances import Instance, InstanceState
 from stead.planner.scaler import RETIRING, Scaler, ScaleSettings
-from stead.scaling.calls import Calls
+from stead.scaling.calls import CALLS_MAX, Calls
 from stead.scaling.loop import GONE_AFTER, Autoscaler, end_all
 from stead.scaling.provider import OutOfStock, Unlaunched
 
@@ -215,6 +215,29 @@ def test_calls_that_hang_are_limited_and_other_launches_wait_for_them() -> None:
     assert calls.wait_for_all(LONG_S)
     assert {outcome.key for outcome in calls.taken()} == {"a", "b"}
     assert calls.start("c", go_on.wait, LONG_S)
+
+
+def test_the_provider_is_listed_also_while_the_maximum_of_launches_hangs() -> None:
+    bench, open_again = Bench(replace(KIND, count_max=CALLS_MAX + 3)), threading.Event()
+    bench.launching = lambda id: open_again.wait(LONG_S)
+    bench.submit(*(f"work-{number}" for number in range(CALLS_MAX + 3)))
+    bench.loop.turn()
+    bench.loop.turn()
+    assert bench.troubles == ["the bench answers too slowly, so launches wait"]
+    open_again.set()
+    assert bench.loop.wait(LONG_S)
+
+
+def test_waiting_for_answers_also_starts_the_launches_that_wait() -> None:
+    bench = Bench(replace(KIND, count_max=CALLS_MAX + 3))
+    bench.submit(*(f"work-{number}" for number in range(CALLS_MAX + 3)))
+    started = threading.Event()
+    bench.launching = lambda id: started.wait(LONG_S)
+    bench.loop.turn()
+    assert len(bench.launched) <= CALLS_MAX
+    started.set()
+    assert bench.loop.wait(LONG_S)
+    assert len(bench.launched) == CALLS_MAX + 3
 
 
 @pytest.mark.parametrize("what", ["fails", "hangs"])

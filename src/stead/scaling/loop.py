@@ -101,7 +101,7 @@ class Autoscaler:
     ) -> None:
         self.desk, self.provider, self.scaler, self.author = desk, provider, scaler, author
         self._decided, self._troubled, self._clock, self._answers_s = decided, troubled, clock, answers_s
-        self._calls = Calls()
+        self._calls, self._lists = Calls(), Calls(1)  # launches that hang must not keep the provider from listing
         self._troubles: set[str] = set()
         self._instances: dict[LaunchId, Instance] = {}
         self._missed: dict[LaunchId, int] = {}  # for how many lists an instance was missing
@@ -143,8 +143,13 @@ class Autoscaler:
         return decisions
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the provider's answers; False if some are still missing."""
-        return self._calls.wait_for_all(seconds)
+        """Start the launches that wait, and wait for the provider's answers; False if some are still missing."""
+        until = time.monotonic() + seconds
+        while self._calls.wait_for_all(max(0.0, until - time.monotonic())):
+            if not self._to_launch:
+                return self._lists.wait_for_all(max(0.0, until - time.monotonic()))
+            self._launch()
+        return False
 
     # -- looking
 
@@ -159,9 +164,9 @@ class Autoscaler:
 
     def _listed(self) -> bool:
         """Read the provider's list, after the cluster: so no node is in the cluster without its instance."""
-        self._calls.wait(LIST, 0.0)  # a list that came too late is too old
-        self._calls.start(LIST, self.provider.list)
-        outcome = self._calls.wait(LIST, self._answers_s)
+        self._lists.wait(LIST, 0.0)  # a list that came too late is too old
+        self._lists.start(LIST, self.provider.list)
+        outcome = self._lists.wait(LIST, self._answers_s)
         if outcome is None:
             self._trouble(LIST, f"{self.provider.title} did not list its nodes within {self._answers_s:g} s")
             return False
