@@ -240,6 +240,21 @@ def test_waiting_for_answers_also_starts_the_launches_that_wait() -> None:
     assert len(bench.launched) == CALLS_MAX + 3
 
 
+def test_a_single_turn_says_which_launches_failed() -> None:
+    bench = Bench()
+    bench.submit("w")
+    bench.launching = failing(Unlaunched("the quota is used up"))
+    assert not bench.loop.once(LONG_S)
+    assert [said.partition(" ")[2] for said in bench.troubles] == ["failed: the quota is used up"]
+
+
+def test_a_single_turn_fails_if_the_cluster_cannot_be_read() -> None:
+    bench = Bench()
+    assert bench.loop.once(LONG_S)
+    bench.looking = failing(OSError("no route"))
+    assert not bench.loop.once(LONG_S)
+
+
 @pytest.mark.parametrize("what", ["fails", "hangs"])
 def test_nothing_is_decided_without_a_list_and_it_is_said_once(what: str) -> None:
     bench, go_on = Bench(), threading.Event()

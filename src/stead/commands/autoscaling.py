@@ -197,8 +197,7 @@ def _run(
         _warn(f"{place} has no effect here")
     if once:
         time.sleep(SETTLE_S)
-        loop.turn()
-        return 0 if loop.wait(CALLS_S) else 1
+        return 0 if loop.once(CALLS_S) else 1
     most = first_few((f"{each.name} {each.count_min} to {each.count_max}" for each in kinds), 10)
     click.echo(f"Scaling with {provider.title}: {most}. Press Ctrl-C to stop; nodes stay.", err=form == "json")
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

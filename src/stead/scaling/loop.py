@@ -151,6 +151,16 @@ class Autoscaler:
             self._launch()
         return False
 
+    def once(self, seconds: float) -> bool:
+        """One turn and the provider's answers, for a caller that takes no other turn. Says which launches failed; False
+        if anything failed or is missing."""
+        self.turn()
+        is_done = self.wait(seconds)
+        self._take_results()
+        for failure in self._failures:
+            self._troubled(f"{failure.launch} failed: {failure.why}")
+        return is_done and not self._failures and not self._troubles
+
     # -- looking
 
     def _looked(self) -> Snapshot | None:
