@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -238,7 +239,10 @@ def _try(file: ClusterFile, kinds: Sequence[NodeTemplate], provider: Provider, f
 
     time.sleep(SETTLE_S)
     desk = remote_desk()
-    scaler = Scaler(kinds, replace(file.settings, settle_s=0.0), file.limits)
+    at_once = replace(
+        file.settings, settle_s=0.0, launches_per_minute=sys.maxsize
+    )  # however many were launched just now
+    scaler = Scaler(kinds, at_once, file.limits)
     scaler.step(Seen(time.time(), desk.snapshot().to_plan, provider.list()))
     assert scaler.plan is not None
     found = plan_view(scaler.plan, is_like=False)
