@@ -20,12 +20,14 @@ from stead.errors import Invalid
 from stead.language.labels import Labels, check_value
 from stead.language.nodes import NodeTemplate
 from stead.language.taints import Taint
+from stead.operate.views import amounts
 from stead.planner.plans import Limits
 from stead.planner.scaler import ScaleSettings
 from stead.ray.submit.native_selectors import words
 from stead.ray.wire.taint_labels import plain_labels, taints_in
 from stead.scaling.catalog import cluster_of
 from stead.specs.sections import load_yaml
+from stead.specs.values import capacity_of
 
 MONITOR = "monitor.py"
 """The file name of the program of Ray's autoscaler."""
@@ -99,7 +101,7 @@ def read_node_types(text: str) -> NodeTypes:
     file = cluster_of(written)
     types: Mapping[str, Mapping[str, Any]] = written.get("available_node_types") or {}
     known = {
-        name: Known(dict(fields.get("resources") or {}), dict(fields.get("labels") or {}))
+        name: Known(amounts(capacity_of(name, fields.get("resources") or {})), dict(fields.get("labels") or {}))
         for name, fields in types.items()
     }
     catalog = tuple(_as_it_joins(template) for template in file.catalog)
@@ -130,10 +132,10 @@ def _demand(name: str, known: Mapping[str, Known]) -> Wanted:
         key: words(False, found) for key, values in others.items() if (found := set(filter(_is_expressible, values)))
     }
     has_twin = any(known[each].labels == own.labels for each in rest)
-    amounts = [(key, float(amount)) for key, amount in sorted(own.amounts.items()) if amount > 0]
-    firm = [each for each in amounts if each[0] not in MEMORY]
+    given = [(key, amount) for key, amount in sorted(own.amounts.items()) if amount > 0]
+    firm = [each for each in given if each[0] not in MEMORY]
     if has_twin or not firm:
-        firm = [each for each in amounts if each[0] != MEMORY[1]]
+        firm = [each for each in given if each[0] != MEMORY[1]]
     return Wanted(tuple(firm) or ANY_ROOM, tuple(sorted(labels.items())))
 
 
