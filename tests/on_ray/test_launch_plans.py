@@ -325,3 +325,14 @@ class TestKeptNodes:
         assert held.held == {"of a job"}
         kept.clear()
         assert not held.held and not kept.why
+
+
+def test_the_report_says_that_a_type_rests_and_not_that_it_has_its_maximum() -> None:
+    world = World()
+    world.ray(failures=tuple(FailedLaunch(kind, 999.0, 1_000.0) for kind in ("small", "big", "kept")))
+    world.wanted((cpu(), 1))
+    assert world.plans.latest is not None
+    plan = scale_view(world.plans.latest, world.status, {}, {}).plan
+    assert plan is not None
+    (pending,) = plan.pending
+    assert (pending.why, plan.limits) == (f"it rests: {NOT_LAUNCHED}", ())

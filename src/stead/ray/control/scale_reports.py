@@ -53,8 +53,8 @@ def scale_view(planned: Planned, status: Status, titles: Mapping[NodeId, str], k
         for id, kind in planned.stock.running.items()
         if id in status.nodes
     )
-    price = sum(each.price for each in nodes)
-    plan = plan_view(planned.plan, is_like=False)
+    price = round(sum(each.price for each in nodes), 9)
+    plan = plan_view(planned.plan, is_like=False, resting={rest.kind: rest.why for rest in planned.rests})
     return ScaleView(planned.at, PROVIDER, kinds, launches, nodes, price, plan, limits=planned.types.limits)
 
 
