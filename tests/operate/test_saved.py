@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,28 @@ def test_a_service_cannot_save_its_cluster() -> None:
 def test_a_file_that_stead_did_not_save_is_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(Invalid):
         opened(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found["state"].update(extent=-1),
+        lambda found: found["work"]["render"].__setitem__(2, "x"),
+        lambda found: found.pop("at"),
+        lambda found: found.pop("sum"),
+    ],
+)
+def test_a_file_that_was_changed_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    with simulated(SERVED) as desk:
+        found = json.loads(save(desk))
+    change(found)
+    with pytest.raises(Invalid, match="save it again"):
+        opened(json.dumps(found))
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(Invalid, match="save it again"):
+        opened(f'{{"{MARK}": 1, "state": {"[" * 100_000}{"]" * 100_000}}}')
 
 
 def test_a_file_of_another_version_is_refused() -> None:

@@ -1,13 +1,14 @@
 """A cluster saved to a file, to ask about it later without the cluster.
 
 Rule: the file has the engine's state between two steps, as its checkpoint, and the names of work: everything that an
-answer needs, and no secret. It is JSON, so reading one runs no code.
+answer needs, and no secret. It is JSON, so reading one runs no code. A file that was changed or is damaged is refused.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from stead import solver
@@ -25,6 +26,9 @@ VERSION = 1
 
 MARK = "stead_snapshot"
 """The field with the version, which tells such a file from others."""
+
+SUM = "sum"
+"""The field with the checksum of all other fields."""
 
 
 def save(desk: Desk) -> str:
@@ -51,7 +55,11 @@ def save(desk: Desk) -> str:
         "work": {id: [each.kind, each.name, each.count] for id, each in snapshot.rows.known.items()},
         "scale": scale_json(desk.scale()),
     }
-    return json.dumps(document) + "\n"
+    return json.dumps({**document, SUM: _sum_of(document)}) + "\n"
+
+
+def _sum_of(document: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def is_saved(text: str) -> bool:
@@ -65,6 +73,8 @@ def opened(text: str) -> Desk:
         found: Mapping[str, Any] = json.loads(text)
         if found[MARK] != VERSION:
             raise Invalid(f"it has version {found[MARK]}, but this version of stead reads {VERSION}; save it again")
+        if found[SUM] != _sum_of({name: value for name, value in found.items() if name != SUM}):
+            raise Invalid("it was changed after it was saved, or is damaged; save it again")
         state = loads(json.dumps(found["state"]), Checkpoint)
         engine = Engine.restored(state, loads(json.dumps(found["settings"]), Settings), solver.found())
         known = {id: Known(kind, name, count=count) for id, (kind, name, count) in found["work"].items()}
@@ -72,7 +82,7 @@ def opened(text: str) -> Desk:
         return SavedDesk(snapshot, scale_of(found["scale"]))
     except Invalid:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise Invalid(f"it is not a cluster that this version of stead saved ({error}); save it again") from None
 
 
