@@ -58,5 +58,5 @@ def test_a_dry_run_plans_however_many_nodes_were_launched_just_now(
     monkeypatch.setattr("stead.ray.remote_desk.remote_desk", without_nodes)
     monkeypatch.setattr("stead.scaling.catalog.SETTLE_S", 0.0)
     launched = [Instance("launch-1", "other", InstanceState.STARTING, time.time())]
-    assert _try(file, file.catalog, SimpleNamespace(list=lambda: launched), "json") == 0  # type: ignore[arg-type]
+    assert _try(file, file.catalog, SimpleNamespace(list=lambda: launched), "json") == 0
     assert [each["count"] for each in json.loads(capsys.readouterr().out)["new_nodes"]] == [1]

@@ -102,6 +102,10 @@ WRONG = {
         {"nodes": [{"id": "a", "price": "cheap"}]},
         r"nodes\[0\]\.price: must be a number such as 2\.5",
     ),
+    "a price that no computer can add": (
+        {"nodes": [{"id": "a", "price": 10**400}]},
+        r"nodes\[0\]\.price: must be a number such as 2\.5",
+    ),
     "a negative price": ({"nodes": [{"id": "a", "price": -1}]}, r"must be a number such as 2\.5, not -1"),
     "too many": ({"nodes": [{"id": "a", "max": 500_000}]}, r"nodes\[0\]\.max: must be from 1 to 100000, not 500000"),
     "one kind twice": ({"nodes": [{"id": "a"}, {"id": "a"}]}, r"the id 'a' is already used by nodes\[0\]\.id"),

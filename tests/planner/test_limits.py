@@ -151,3 +151,8 @@ def test_limits_that_forbid_half_of_a_group_launch_nothing_for_it() -> None:
     found = plan(engine, [CPU], Limits((Quota("q", nodes_max=4),)))
     assert (found.launches, left(found)) == ((), [(1, "q")])
     assert launched(plan(engine, [CPU], Limits((Quota("q", nodes_max=5),)))) == {"cpu": 4}
+
+
+def test_a_price_may_be_as_small_as_a_number_can_be() -> None:
+    found = plan(pending(3), [replace(CPU, price=5e-324)], Limits(price_max=1.0))
+    assert launched(found) == {"cpu": 3}

@@ -40,6 +40,9 @@ NEW_MAX = 1_000
 COUNT_MAX = 100_000
 """The largest number of nodes that somebody may give."""
 
+PRICE_MAX = 1e12
+"""The largest price that somebody may give."""
+
 NODE = ("id", "capacity", "labels", "taints")
 KIND = (*NODE, "min", "max", "price")
 QUOTA = ("name", "labels", "nodes", "resources", "only_launched")
@@ -251,7 +254,7 @@ def _least(value: Any, most: int = COUNT_MAX) -> int:
 
 
 def _price(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= PRICE_MAX:
         raise Invalid(f"must be a number such as 2.5, not {quoted(value)}")
     return float(value)
 
