@@ -363,7 +363,9 @@ def test_a_ray_cluster_that_somebody_else_scales_is_refused(spec: Object, words:
         Workers(ray_cluster(group(), **spec), [], NOW)
 
 
-@pytest.mark.parametrize("written", ["no JSON", "[]", '{"a": 1}', '{"a": {"node": "x"}}'])
+@pytest.mark.parametrize(
+    "written", ["no JSON", "[]", '{"a": 1}', '{"a": {"node": "x"}}', '{"a": {"group": "gpu", "at": "x"}}']
+)
 def test_an_annotation_that_stead_has_not_written_is_refused(written: str) -> None:
     cluster = ray_cluster(group())
     cluster["metadata"]["annotations"] = {LAUNCHES: written}

@@ -388,13 +388,21 @@ def _records_of(cluster: Fields) -> dict[LaunchId, Record]:
     if written is None:
         return {}
     try:
-        records = {str(id): Record(**each) for id, each in json.loads(written).items()}
-    except (ValueError, TypeError, AttributeError):
+        records = {str(id): _record_of(each) for id, each in json.loads(written).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise Invalid(
             f"the annotation {LAUNCHES!r} of the {title_of(cluster)} is not what stead has written; remove it with "
             f"`kubectl annotate raycluster {text_in(metadata, 'name')} {LAUNCHES}-`"
         ) from None
     return {id: record if record.at or record.pod else replace(record, pod=id) for id, record in records.items()}
+
+
+def _record_of(written: Mapping[str, Any]) -> Record:
+    found = Record(**written)
+    good = {"group": str, "at": int | float, "pod": str, "retired": bool}
+    if not all(isinstance(getattr(found, name), kind) for name, kind in good.items()):
+        raise TypeError
+    return found
 
 
 def _written(records: Mapping[LaunchId, Record]) -> str:
