@@ -12,7 +12,6 @@ from stead.language.nodes import NodeTemplate
 from stead.language.resources import Resources
 from stead.language.taints import Effect, Taint
 from stead.operate.plans import (
-    NODE_GROUP,
     Catalog,
     PlanView,
     described,
@@ -263,9 +262,3 @@ def test_a_kind_that_is_launched_in_several_waves_is_listed_once() -> None:
     found = plan_view(Plan((), (Launch(kind, 2, ("a", "b")), Launch(kind, 1, ("c",), 1)), ()), is_like=False)
     assert [(each.name, each.count, each.serves) for each in found.new_nodes] == [("cpu", 3, ("a", "b", "c"))]
     assert found.price == 6
-
-
-def test_the_label_of_the_kind_is_rays() -> None:
-    from stead.scaling import catalog
-
-    assert catalog.NODE_GROUP == NODE_GROUP

@@ -20,14 +20,12 @@ from stead.language.nodes import NodeTemplate
 from stead.language.resources import NOTHING, Resources
 from stead.language.taints import Taint
 from stead.language.times import parse_duration
+from stead.operate.plans import NODE_GROUP, PRICE_MAX
 from stead.planner.plans import Limits, Quota
 from stead.planner.scaler import ScaleSettings
 from stead.specs.sections import Misplaced, Section, at, load_yaml
 from stead.specs.values import capacity_of, resources_in, some_text, taints_in, whole
 from stead.text import quoted
-
-NODE_GROUP = "ray.io/node-group"
-"""Ray's label of a node with the name of its type. Every provider sets it."""
 
 MAX_WORKERS = "max_workers"
 """The name of the quota over all launched nodes, and its field in the file."""
@@ -250,4 +248,4 @@ def _minutes(value: Any) -> float:
 
 
 def _price(value: Any) -> float:
-    return _number(value, 1e12)
+    return _number(value, PRICE_MAX)
