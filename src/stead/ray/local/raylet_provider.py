@@ -182,7 +182,10 @@ class RayletProvider:
             if time.monotonic() > until:
                 raise Unlaunched(f"the processes of launch {instance.launch} do not end; see {folder / LOG}")
             time.sleep(LOOKS_S)
-        shutil.rmtree(folder, ignore_errors=True)
+        gone = folder.with_name(f".{folder.name}.gone")  # so that no list sees a part of it
+        with suppress(OSError):
+            folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def list(self) -> Sequence[Instance]:
         return [_instance(path) for path in sorted(self.folder.iterdir()) if not path.name.startswith(".")]
