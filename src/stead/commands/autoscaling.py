@@ -141,9 +141,9 @@ def _alone() -> Iterator[None]:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             other = os.pread(number, 20, 0).decode(errors="replace").strip()
+            how = f", for example with: kill {printable(other)}" if other else ""  # it has not written its id yet
             raise Invalid(
-                f"another autoscaler scales this cluster, process {printable(other) or 'unknown'}; "
-                f"end it first, for example with: kill {printable(other)}"
+                f"another autoscaler scales this cluster, process {printable(other) or 'unknown'}; end it first{how}"
             ) from None
         os.truncate(number, 0)
         os.pwrite(number, str(os.getpid()).encode(), 0)
