@@ -156,7 +156,7 @@ class TestDemands:
         assert found["cpu"].amounts == (("CPU", 4.0),)
 
     def test_amounts_may_be_written_with_a_unit(self) -> None:
-        written = {"twin": ({"CPU": "4", "memory": "8Gi"}, {}), "other": ({"CPU": 1}, {})}
+        written: dict[str, Any] = {"twin": ({"CPU": "4", "memory": "8Gi"}, {}), "other": ({"CPU": 1}, {})}
         assert types_of(written).demands["twin"].amounts == (("CPU", 4.0), ("memory", 8.0 * 2**30))
 
     def test_a_type_without_resources_is_requested_with_the_smallest_amount(self) -> None:

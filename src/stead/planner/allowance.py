@@ -57,8 +57,8 @@ class Allowance:
             if kind.name in left.kinds:
                 found += [(number, left.quota.name) for number in self._by_quota(left, kind, counts)]
         if self._money is not None and kind.price > 0:
-            left = (self._money - self._cost(counts)) / kind.price + ROUNDING
-            found.append((int(min(max(left, 0.0), kind.count_max)), PRICE))  # infinite for a very small price
+            number = max(0.0, (self._money - self._cost(counts)) / kind.price + ROUNDING)
+            found.append((int(min(number, kind.count_max)), PRICE))  # it is infinite for a very small price
         number, name = min(found, key=lambda each: each[0])
         return max(0, number), name
 
