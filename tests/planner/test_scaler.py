@@ -87,13 +87,15 @@ def test_work_that_has_just_been_submitted_waits_although_other_work_is_pending_
     assert requested(world.step(1.0)) == ["cpu"]
 
 
-def test_work_that_is_still_listed_as_pending_when_it_has_started_on_a_new_node_launches_nothing() -> None:
+@pytest.mark.parametrize("looks", [True, False], ids=["after a step", "before the next step"])
+def test_work_that_is_still_listed_as_pending_when_it_has_started_on_a_new_node_launches_nothing(looks: bool) -> None:
     world = World(kind(capacity={"CPU": 1}))
     world.submit(cpus("a"), cpus("b"))
     world.step()
     launches = [decision.launch for decision in world.step(1) if isinstance(decision, NodeRequested)]
     assert len(launches) == 2
-    world.step(10)
+    if looks:
+        world.step(10)
     world.now += 10
     for launch in launches:
         world.instances[launch] = replace(world.instances[launch], node=launch)

@@ -172,7 +172,7 @@ class Scaler:
     def _requested(self, expected: Engine) -> list[ScaleDecision]:
         """Launches for the minimum of each kind, and for work that has been pending long enough."""
         self._pending = {id: self._pending.get(id, self._now) for id in expected.waiting}
-        found = self._new_plan(expected)
+        found, has_room = self._new_plan(expected), set[AskId]()
         decisions: list[ScaleDecision] = []
         for new in found.launches if found is not None else ():
             if not self._has_settled(new, expected):
@@ -186,6 +186,11 @@ class Scaler:
                 id, template = self._next_id(), self._kinds[new.template.name]
                 self._launches.request(id, template.name, self._now)
                 decisions.append(NodeRequested(id, template, served + (number < more)))
+                has_room.update(new.serves)
+        room = {id for id in self._unserved if not has_room.isdisjoint(_asks_of(expected, id))} if has_room else ()
+        for id in room:  # its node may have joined before the next step
+            del self._unserved[id]
+        self._had_room = self._had_room.union(room)
         return decisions
 
     def _note_unserved(self, engine: Engine, expected: Engine, decided: Sequence[ScaleDecision]) -> None:
