@@ -19,7 +19,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -36,6 +36,7 @@ from stead.operate.plans import read_catalog
 from stead.scaling.catalog import cluster_of
 from stead.sim.scenario import parse
 from stead.specs.sections import load_yaml
+from tests.on_ray.waiting import wait_for
 from tests.serving import serving, simulated
 
 ROOT = Path(__file__).parent.parent
@@ -215,10 +216,15 @@ def served_elsewhere(page: Path) -> str | None:
 
 @pytest.fixture
 def detached() -> Iterator[None]:
-    """Detach after a page that attached to a cluster."""
+    """Detach after a page that attached to a cluster. Nodes that an autoscaler launched have left by then."""
     yield
     ray = sys.modules.get("ray")
     if ray and ray.is_initialized():
+        import stead
+
+        launched = "stead.dev/launch"
+        with suppress(stead.Invalid):
+            wait_for(lambda: not any(launched in node.labels for node in stead.nodes()), 60, "launched nodes are gone")
         ray.shutdown()
 
 
