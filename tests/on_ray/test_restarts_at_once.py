@@ -119,7 +119,8 @@ def test_an_actor_that_dies_during_its_start_restarts_where_the_engine_placed_it
     first, second = (node.node_id for node in cluster.nodes[1:])
     there, held = hold("second", CPUS / 2), list[Any]()
     wait_for(lambda: free_cpus(second) < free_cpus(first) == CPUS, 60, "the controller's knowledge of it")
-    options = {"num_cpus": CPUS / 4, "max_restarts": -1, "labels": {"app": "slow"}, "scheduling_strategy": "SPREAD"}
+    again = {"max_restarts": -1, "max_task_retries": -1}  # a call may be sent before its death is known
+    options = {"num_cpus": CPUS / 4, "labels": {"app": "slow"}, "scheduling_strategy": "SPREAD", **again}
     actor = Slow.options(**options).remote(str(tmp_path))
     try:
         [(pid, node)] = wait_for(lambda: starts(tmp_path), 60, "its first start")
