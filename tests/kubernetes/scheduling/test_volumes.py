@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 
 import pytest
 
-from tests.kubernetes.objects import HOSTNAME, MERGE, ZONE, Object, node, pod
+from tests.kubernetes.objects import HOSTNAME, MERGE, ZONE, Object, condition_of, node, node_of, pod
 from tests.kubernetes.scheduling.cluster import ClusterUnderTest
 from tests.kubernetes.scheduling.provisioner import Provisioner
 from tests.kubernetes.scheduling.running import wait_until
@@ -68,6 +70,26 @@ def two_zones(cluster: ClusterUnderTest, **more: object) -> Iterator[Provisioner
         yield found
 
 
+def cordon(cluster: ClusterUnderTest, name: str) -> None:
+    """Cordon a node. The scheduler knows it when this returns: it sees pods and nodes in two watches, so a pod that is
+    created now could be bound there otherwise."""
+    cluster.kubectl.patch("Node", name, {"spec": {"unschedulable": True}})
+    for number in count():
+        probe = f"probe-{number}"
+        cluster.create(pod(probe, cpu="1m", nodeSelector={HOSTNAME: name}))
+        is_refused = wait_until(partial(outcome_of, cluster, probe), "waiting for the probe") == "refused"
+        cluster.kubectl.delete("Pod", probe, grace_seconds=0)
+        if is_refused:
+            return
+
+
+def outcome_of(cluster: ClusterUnderTest, name: str) -> str:
+    """What became of a pod; empty as long as nothing did."""
+    found = cluster.kubectl.get("Pod", name)
+    refused = condition_of(found, "PodScheduled")
+    return "bound" if node_of(found) else "refused" if refused and refused["status"] == "False" else ""
+
+
 class TestAStatefulSetInTwoZones:
     def test_bound_claims_keep_their_zone_and_new_ones_are_created_where_their_pods_are(
         self, cluster: ClusterUnderTest
@@ -93,13 +115,13 @@ class TestAStatefulSetInTwoZones:
             cluster.create(claim("data-db-0"), replica("db", 0))
             (first,) = cluster.wait_until_bound("db-0").values()
             cluster.kubectl.delete("Pod", "db-0", grace_seconds=0)
-            cluster.kubectl.patch("Node", first, {"spec": {"unschedulable": True}})
+            cordon(cluster, first)
             zone = first[0]
             cluster.create(replica("db", 0))
             (second,) = cluster.wait_until_bound("db-0").values()
             assert {first, second} == {f"{zone}-0", f"{zone}-1"}
             cluster.kubectl.delete("Pod", "db-0", grace_seconds=0)
-            cluster.kubectl.patch("Node", second, {"spec": {"unschedulable": True}})
+            cordon(cluster, second)
             cluster.create(replica("db", 0))
             message = cluster.wait_until_pending("db-0")["message"]
             assert message.startswith(
