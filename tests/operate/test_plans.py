@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from stead.engine.facts import NodeJoined
 from stead.errors import Invalid
 from stead.language.labels import Labels
-from stead.language.nodes import NodeTemplate
+from stead.language.nodes import Node, NodeTemplate
 from stead.language.resources import Resources
 from stead.language.taints import Effect, Taint
+from stead.operate.audit import Author
+from stead.operate.changes import NodeChange
 from stead.operate.plans import (
+    NODE_GROUP,
     Catalog,
     PlanView,
     described,
@@ -223,6 +227,15 @@ class TestWithAnAutoscaler:
         assert [(each.name, each.count, len(each.serves)) for each in found.coming] == [("cpu", 1, 1)]
         assert [(each.name, each.count, each.is_like) for each in found.new_nodes] == [("cpu", 2, False)]
         assert found.price == 3.0
+
+    def test_a_node_that_has_joined_since_its_report_is_not_coming(self) -> None:
+        with simulated(self.CLUSTER) as desk:
+            report_scaling(desk, CPU, GPU)
+            desk.change(NodeChange("cpu-1", labels=Labels({NODE_GROUP: "cpu"})), Author("test"))
+            assert [each.count for each in desk.plan().coming] == [1]
+            desk._apply([NodeJoined(Node.of("new", {"CPU": 8}, {NODE_GROUP: "cpu"}))])
+            desk._snapshot = None
+            assert desk.plan().coming == ()
 
     def test_its_limits_hold(self) -> None:
         found = self.planned("{id: web, count: 50, resources: {CPU: 8}}")

@@ -204,10 +204,10 @@ def described(kinds: Iterable[NodeTemplate], limits: Limits = NO_LIMITS) -> dict
 
 def catalog_of(view: ScaleView, snapshot: Snapshot) -> Catalog:
     """The kinds of the autoscaler, as it may use them now: none is launched of a kind that rests."""
-    running = {each.node: each.kind for each in view.nodes if each.node in snapshot.by_id}
-    names = {each.name for each in view.kinds}
-    running = {**_in_group(snapshot, names), **running}
-    coming = Counter(each.kind for each in view.launches if each.state in COMING)
+    reported = {each.node: each.kind for each in view.nodes if each.node in snapshot.by_id}
+    running = {**_in_group(snapshot, {each.name for each in view.kinds}), **reported}
+    joined = Counter(kind for node, kind in running.items() if node not in reported)  # since the report
+    coming = Counter(each.kind for each in view.launches if each.state in COMING) - joined
     counts = Counter(running.values()) + coming
     kinds = tuple(
         _template(each, each.count_max if each.rests_until is None else min(each.count_max, counts[each.name]))
